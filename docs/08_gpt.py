@@ -1,0 +1,723 @@
+# %% [markdown]
+r"""
+# Assembling and verifying the GPT
+
+The whole model is a hundred lines, every one of its {{ parameters:,}} parameters is accounted for, and a handful of checks
+tell a right model from one that merely runs.
+
+A GPT that is wrong rarely crashes. Its loss falls, it writes text, and it is a little worse than it should be, for reasons
+that nobody sees. So this page does two things. It puts the parts together. Then it asks the result questions that a wrong
+model answers wrongly.
+
+## What goes in, what comes out
+
+A GPT maps token ids of shape $(B, T)$ to **logits** of shape $(B, T, V)$: at every position, one score for each symbol that
+could come next. In between runs a **stream** of shape $(B, T, C)$. Every layer reads it and adds something to it.
+
+Here is the configuration of this book's own small model.
+"""
+
+# %%
+import math
+
+import torch
+import torch.nn.functional as F
+
+from gptbook import corpora, data, display, verify
+from gptbook.claims import claim
+from gptbook.model import GPT, Block, CausalSelfAttention, GPTConfig
+from gptbook.tokenizers import CharTokenizer
+
+config = GPTConfig(vocab_size=65, block_size=64, n_layer=4, n_head=4, n_embd=128)
+V, T, L, H, C = config.vocab_size, config.block_size, config.n_layer, config.n_head, config.n_embd
+
+torch.manual_seed(1337)
+model = GPT(config)
+
+# %% [markdown]
+r"""
+The text, as on [page 1](01_text.py). The model has $V =$ {{ vocab_size }} symbols. A text with more keeps its most
+frequent ones, and one sign stands for all others.
+"""
+
+# %%
+corpus = corpora.load("tinyshakespeare")
+tokenizer = CharTokenizer.train(corpus.text, vocab_size=V)
+tokens = torch.tensor(tokenizer.encode(corpus.text))  # (N,)
+train, validation = data.split(tokens)
+claim("vocab_size", V)
+
+x, y = data.get_batch(train, T, 32, torch.Generator().manual_seed(0))  # (B, T) each
+x.shape, y.shape
+
+# %% [markdown]
+r"""
+## The parts
+
+The forward pass of the GPT reads like a table of contents.
+"""
+
+# %%
+display.source(GPT.forward)
+
+# %% [markdown]
+r"""
+1. Look up a vector for each token (`wte`) and one for each position (`wpe`), and add them.
+2. Send the stream through $L$ blocks.
+3. Normalise it once more (`ln_f`), and multiply by the unembedding (`lm_head`) to get logits.
+
+Each block is two additions.
+"""
+
+# %%
+display.source(Block.forward)
+
+# %% [markdown]
+r"""
+Attention moves information between positions. The MLP works on each position alone. Both read a *normalised copy* of the
+stream, and add their result to the stream itself. This order is called **pre-norm**. Nothing ever overwrites the stream, so
+there is a straight path from the first layer to the last.
+
+The attention layer is [the averaging trick](03_averaging.py) with scores that depend on the text.
+"""
+
+# %%
+display.source(CausalSelfAttention.forward)
+
+# %% [markdown]
+r"""
+## The same thing, by hand
+
+To be sure that we understand every line, compute the logits again, from the raw weights, with nothing but matrix products,
+a softmax and a few sums. The heads run one after the other here. The package packs them into one product.
+"""
+
+
+# %%
+def layer_norm(x, gain, bias):
+    mean = x.mean(dim=-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)  # divided by C, not by C - 1
+    return (x - mean) / torch.sqrt(variance + 1e-5) * gain + bias  # (..., C)
+
+
+def gelu(x):
+    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def attention(w, x):  # x (T, C), one row of text
+    T, C = x.shape
+    D = C // H
+    future = ~torch.ones(T, T, dtype=torch.bool).tril()  # (T, T)
+    heads = []
+    for h in range(H):
+        rows = slice(h * D, (h + 1) * D)
+        q, k, v = (x @ part[rows].T for part in w["c_attn.weight"].split(C))  # (T, D) each
+        scores = (q @ k.T / math.sqrt(D)).masked_fill(future, -math.inf)  # (T, T)
+        heads.append(F.softmax(scores, dim=-1) @ v)  # (T, D)
+    return torch.cat(heads, dim=-1) @ w["c_proj.weight"].T + w["c_proj.bias"]  # (T, C)
+
+
+def mlp(w, x):
+    hidden = gelu(x @ w["c_fc.weight"].T + w["c_fc.bias"])  # (T, 4C)
+    return hidden @ w["c_proj.weight"].T + w["c_proj.bias"]  # (T, C)
+
+
+def part(weights, prefix):
+    return {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def gpt_by_hand(weights, idx):  # idx (T,), one row of text
+    stream = weights["wte.weight"][idx] + weights["wpe.weight"][: len(idx)]  # (T, C)
+    for layer in range(L):
+        w = part(weights, f"h.{layer}.")
+        normed = layer_norm(stream, w["ln_1.weight"], w["ln_1.bias"])  # (T, C)
+        stream = stream + attention(part(w, "attn."), normed)  # (T, C)
+        normed = layer_norm(stream, w["ln_2.weight"], w["ln_2.bias"])  # (T, C)
+        stream = stream + mlp(part(w, "mlp."), normed)  # (T, C)
+    stream = layer_norm(stream, weights["ln_f.weight"], weights["ln_f.bias"])  # (T, C)
+    return stream @ weights["lm_head.weight"].T  # (T, V)
+
+
+with torch.no_grad():
+    by_hand = torch.stack([gpt_by_hand(model.state_dict(), row) for row in x[:4]])  # (4, T, V)
+    logits = model(x[:4])  # (4, T, V)
+
+claim("by_hand_difference", (by_hand - logits).abs().max(), expected=0.0, tolerance=1e-5, kind="tolerance")
+
+# %% [markdown]
+r"""
+The two agree to {{ by_hand_difference:.0e}}, which is rounding: the same sums in another order. What you have just read *is* the model.
+
+## The shape at every stage
+
+Here is the stream after every stage of a forward pass. The last column is its typical size, the root of its mean square.
+"""
+
+# %%
+stages = verify.shape_table(model, x)
+display.table(
+    [(stage.name, " × ".join(map(str, stage.shape)), f"{stage.rms:.2f}") for stage in stages],
+    header=("after", "shape", "size"),
+)
+
+# %% [markdown]
+r"""
+The shape never changes on the way. The size grows slowly, because every block adds to the stream. The final norm brings it
+back to one.
+
+## Every parameter accounted for
+
+How many numbers does the model learn? Count them by part. A linear layer from $a$ to $b$ has $ab$ weights, and $b$ more if
+it has a bias. A LayerNorm over $C$ channels has $2C$.
+
+* **Embeddings**: $V C$ for the tokens and $T C$ for the positions.
+* **Attention**, in each block: $3 C^2$ for queries, keys and values, without bias. The output projection has $C^2 + C$.
+* **MLP**, in each block: $4 C^2 + 4 C$ up, $4 C^2 + C$ down.
+* **LayerNorms**, in each block: two, so $4 C$.
+* **The end**: $2 C$ for the last norm, and $V C$ for the unembedding, without bias.
+"""
+
+# %%
+embeddings = V * C + T * C
+attentions = L * (3 * C**2 + C**2 + C)
+mlps = L * (4 * C**2 + 4 * C + 4 * C**2 + C)
+norms = L * 4 * C
+end = 2 * C + V * C
+total = embeddings + attentions + mlps + norms + end
+
+counted = sum(p.numel() for p in model.parameters())
+assert total == counted == verify.expected_parameters(config)
+claim("parameters", counted, expected=816_640)
+claim("parameters_embeddings", embeddings, expected=16_512)
+claim("parameters_attention", attentions, expected=262_656)
+claim("parameters_mlp", mlps, expected=526_848)
+claim("parameters_norms", norms, expected=2_048)
+claim("parameters_end", end, expected=8_576)
+
+parts = [
+    ("embeddings", "VC + TC", embeddings),
+    ("attention", "L (4C² + C)", attentions),
+    ("MLPs", "L (8C² + 5C)", mlps),
+    ("LayerNorms of the blocks", "L · 4C", norms),
+    ("final norm and unembedding", "2C + VC", end),
+    ("all", "", total),
+]
+display.table(
+    [(name, formula, f"{count:,}", f"{count / total:.1%}") for name, formula, count in parts],
+    header=("part", "formula", "parameters", "share"),
+    total=True,
+)
+
+# %% tags=["hide-input"] alt="One horizontal bar divided by the share of each part of the model. The MLPs take nearly two thirds, attention nearly one third, and embeddings, norms and unembedding share a thin rest." caption="Where the parameters are. The MLPs hold about twice as many as attention."
+fig, ax = display.figure(6.8, 1.5)
+left = 0.0
+colours = (display.ORANGE, display.BLUE, display.GREEN, display.GREY, display.PURPLE)
+for (name, _, count), colour in zip(parts[:-1], colours, strict=True):
+    ax.barh(0, count / total, left=left, color=colour, label=name)
+    left += count / total
+ax.set_xlim(0, 1)
+ax.set_yticks([])
+ax.xaxis.set_major_formatter("{x:.0%}")
+ax.grid(False)
+ax.spines["left"].set_visible(False)
+ax.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+# %% [markdown]
+r"""
+People often say that a transformer has $12 L C^2$ parameters. Where does that come from, and what does it leave out?
+Attention has $4 C^2$ weights a block and the MLP $8 C^2$. That is twelve. The rest of a block is biases and norms.
+"""
+
+# %%
+rule = claim("rule_of_thumb", 12 * L * C**2, expected=786_432)
+blocks = claim("parameters_blocks", sum(p.numel() for p in model.h.parameters()), expected=791_552)
+claim("parameters_rest", blocks - rule, expected=5_120)
+assert blocks - rule == 10 * L * C
+claim("mlp_over_attention", mlps / attentions, expected=2.0, tolerance=0.01, kind="tolerance")
+print(f"12 L C²    {rule:,}")
+print(f"blocks     {blocks:,}")
+print(f"the rest   {blocks - rule:,} = 10 L C: biases and LayerNorms")
+
+# %% [markdown]
+r"""
+The blocks hold {{ parameters_blocks:,}} parameters, the rule says {{ rule_of_thumb:,}}, and the {{ parameters_rest:,}} between them are
+biases and LayerNorms. The rule is good where it matters, for wide models. It leaves out the embeddings, which are small
+here and large in models with real vocabularies.
+
+!!! theorem "The parameter formula"
+
+    A GPT as above, with vocabulary $V$, context $T$, $L$ blocks and width $C$, has
+
+    $$ (2V + T + 2)\, C \;+\; L\, (12 C^2 + 10 C) $$
+
+    parameters, whatever the number of heads.
+
+    Tested by `test_parameter_formula`.
+
+??? proof "Proof"
+
+    Add up the list above. Each block has $4C^2 + C$ in attention, $8C^2 + 5C$ in the MLP and $4C$ in its norms, together
+    $12 C^2 + 10 C$. Outside the blocks stand $VC + TC$ for the embeddings, $2C$ for the last norm and $VC$ for the
+    unembedding, together $(2V + T + 2)\, C$. Heads only divide the $C$ columns of the attention matrices among themselves,
+    and do not change their number. $\blacksquare$
+
+The same code makes the other models of this book, GPT-2 among them. Its unembedding *is* its token embedding, one matrix
+used twice, so it counts once.
+"""
+
+# %%
+from gptbook import PRESETS
+
+rows = []
+for name, expected in {"step-5": 816_640, "lets-build": 159_937, "under-the-hood": None, "gpt2": 124_439_808}.items():
+    preset = PRESETS[name]
+    claim("parameters_" + name.replace("-", "_"), verify.expected_parameters(preset), expected=expected)
+    shape = (preset.vocab_size, preset.block_size, preset.n_layer, preset.n_head, preset.n_embd)
+    rows.append((name, *shape, f"{verify.expected_parameters(preset):,}"))
+display.table(rows, header=("model", "V", "T", "L", "H", "C", "parameters"))
+
+# %% [markdown]
+r"""
+The third model packs biased queries, keys and values into one layer. Its attention has $4C^2 + 4C$ parameters a block
+instead of $4C^2 + C$. Count that from the model itself:
+"""
+
+# %%
+hood = GPT(PRESETS["under-the-hood"])
+width = PRESETS["under-the-hood"].n_embd
+claim("hood_attention", sum(p.numel() for p in hood.h[0].attn.parameters()), expected=4 * width**2 + 4 * width)
+claim("hood_mlp", sum(p.numel() for p in hood.h[0].mlp.parameters()), expected=8 * width**2 + 5 * width)
+
+# %% [markdown]
+r"""
+## How the weights start
+
+Most layers start as PyTorch makes them. Two in each block do not: the output projections of attention and of the MLP, the
+ones that write to the stream. Their weights come from a normal distribution with standard deviation
+
+$$ \sigma = \frac{0.02}{\sqrt{2L}} . $$
+
+There are $2L$ such writers. If each adds independent noise of variance $s^2$, the stream's variance grows by $2L s^2$ in
+all. Dividing each writer's $\sigma$ by $\sqrt{2L}$ makes that sum independent of depth. GPT-2 introduced this rule, and we
+check that it holds here.
+"""
+
+# %%
+wanted = 0.02 / math.sqrt(2 * L)
+for layer, block in enumerate(model.h):
+    for name, projection in (("attention", block.attn.c_proj), ("mlp", block.mlp.c_proj)):
+        measured = projection.weight.std().item()
+        assert abs(measured / wanted - 1) < 0.03, (layer, name, measured)
+claim("residual_std", wanted)
+print(f"all {2 * L} writers: standard deviation within 3 % of {wanted:.5f}")
+
+# %% [markdown]
+r"""
+## Check 1: no peeking
+
+Token 20 of 32 changes. Every logit before position 20 must stay as it was. Not nearly: **bitwise**. A hidden position has
+weight zero, and zero times anything is zero. So there is no rounding to forgive.
+"""
+
+# %%
+model.eval()
+idx = x[:1, :32]  # (1, 32)
+changed = idx.clone()
+changed[0, 20] = (changed[0, 20] + 1) % V
+with torch.no_grad():
+    before, after = model(idx), model(changed)  # (1, 32, V) each
+
+same = (before == after).all(dim=-1)[0]  # (32,): True where not a single bit moved
+assert same[:20].all()
+assert not same[20:].any()
+claim("causal_positions", int(same[:20].sum()), expected=20)
+print("unchanged positions:", same.nonzero().flatten().tolist())
+
+# %% [markdown]
+r"""
+One change is one test. The **leak matrix** does them all: entry $D_{i,j}$ says how much the logits at position $i$ move when
+token $j$ changes. A causal model has a triangle. Beside it stands the same model with its mask taken away.
+"""
+
+# %%
+import copy
+
+unmasked = copy.deepcopy(model)
+for block in unmasked.h:
+    block.attn.past.fill_(True)  # every position may now read every other
+
+short = x[:1, :16]
+leak = verify.leak_matrix(model, short)  # (16, 16)
+leak_unmasked = verify.leak_matrix(unmasked, short)  # (16, 16)
+claim("leak_above_diagonal", leak.triu(1).abs().max(), expected=0.0)
+claim("leak_above_diagonal_unmasked", leak_unmasked.triu(1).abs().max(), expected=(1e-4, None), kind="statistical")
+
+# %% tags=["hide-input"] alt="Two grids of sixteen by sixteen cells. The left one, of the right model, is empty above its diagonal. The right one, of the model without a mask, is filled on both sides of it." caption="The leak matrix, on a logarithmic scale. Left: the model as it is. Right: without its mask, the future shows."
+fig, axes = display.figure(6.8, 3.4, columns=2)
+floor = 1e-4
+for ax, matrix, title in ((axes[0], leak, "causal"), (axes[1], leak_unmasked, "without mask")):
+    ax.grid(False)
+    shown = (matrix.clamp(min=floor) / floor).log10()
+    display.heatmap(ax, shown, title=title)
+    ax.set_xticks(range(0, 16, 3), range(0, 16, 3))
+    ax.set_yticks(range(0, 16, 3), range(0, 16, 3))
+    ax.set_ylabel("logits at position i move ...")
+    ax.set_xlabel("... when token j changes")
+
+# %% [markdown]
+r"""
+The largest entry above the diagonal is exactly zero. Without the mask it is not.
+
+!!! theorem "The GPT is causal"
+
+    For any weights, the logits at position $t$ depend on the tokens at positions $0, \dots, t$ only.
+
+    Tested by `test_gpt_is_causal`.
+
+??? proof "Proof"
+
+    By induction over the stages. After the embeddings, row $t$ of the stream depends on token $t$ and on the number $t$.
+    So the claim holds there.
+
+    Suppose that it holds before a block. LayerNorm and the MLP treat every row on its own, so they keep it. In attention,
+    query $t$ depends on rows up to $t$ by assumption. The mask sets the scores of all $s > t$ to $-\infty$, so their weights
+    are zero. The output of row $t$ is a weighted sum of values $s \le t$, with weights made from the scores of $s \le t$
+    alone. All of these depend on tokens up to $t$. Adding the result to row $t$ keeps the claim.
+
+    The last norm and the unembedding treat every row on its own again. $\blacksquare$
+
+## Check 2: the first loss
+
+Before training, the model knows nothing. A blind guess over $V$ symbols costs $\ln V$ nats. Our model should start there, or
+slightly above.
+"""
+
+# %%
+def loss_of(model, x, y):
+    with torch.no_grad():
+        return F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item()
+
+
+claim("uniform_loss", math.log(V))
+initial_loss = claim("initial_loss", loss_of(model, x, y), expected=(4.0, 4.5), kind="statistical")
+print(f"ln V          {math.log(V):.4f}")
+print(f"initial loss  {initial_loss:.4f}")
+
+# %% [markdown]
+r"""
+Why slightly above? A confident wrong guess costs more than a blind one, and a fresh model is a little confident about
+nothing. We can say how much.
+
+The last LayerNorm hands over a vector of squared length $C$. PyTorch fills the unembedding with uniform numbers between
+$-\frac{1}{\sqrt{C}}$ and $\frac{1}{\sqrt{C}}$, which have variance $\frac{1}{3C}$. A logit is the product of the two, so its
+variance is $C \cdot \frac{1}{3C} = \frac{1}{3}$. Logits with variance $\sigma^2$ that know nothing about the answer cost
+about $\frac{\sigma^2}{2}$ more than equal logits. That makes
+
+$$ \ln V + \tfrac{1}{6} . $$
+
+The width cancels. Test it on ten fresh models.
+"""
+
+# %%
+excess, variances = [], []
+for seed in range(10):
+    torch.manual_seed(seed)
+    fresh = GPT(config)
+    with torch.no_grad():
+        fresh_logits = fresh(x)  # (B, T, V)
+    variances.append(fresh_logits.var().item())
+    excess.append(loss_of(fresh, x, y) - math.log(V))
+
+claim("logit_variance", sum(variances) / 10, expected=1 / 3, tolerance=0.05, kind="statistical")
+claim("loss_excess", sum(excess) / 10, expected=1 / 6, tolerance=0.05, kind="statistical")
+print(f"variance of the logits   {sum(variances) / 10:.3f}   predicted {1 / 3:.3f}")
+print(f"loss above ln V          {sum(excess) / 10:.3f}   predicted {1 / 6:.3f}")
+
+# %% [markdown]
+r"""
+What this check sees is the *scale* of things: embeddings or an unembedding that start far too large. It does not see a missing mask, missing
+positions, or heads that are mixed up.
+
+## Check 3: memorise one batch
+
+Give the model the same batch fifty times. If the loss does not at least halve, the gradient does not reach something, or
+the optimizer is wrong.
+"""
+
+
+# %%
+def memorise(model, x, y, steps=50, lr=1e-3):
+    model = copy.deepcopy(model).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    losses = []
+    for _ in range(steps):
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    accuracy = (model(x).argmax(dim=-1) == y).float().mean().item()
+    return losses, accuracy
+
+
+xs, ys = x[:4, :32], y[:4, :32]  # (4, 32) each: one small batch
+losses, accuracy = memorise(model, xs, ys)
+claim("memorise_ratio", losses[-1] / losses[0], expected=(None, 0.5), kind="statistical")
+claim("memorise_accuracy", accuracy, kind="statistical")
+print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, right answers {accuracy:.0%}")
+
+# %% [markdown]
+r"""
+It passes: {{ memorise_ratio:.0%}} of the loss is left. Now the uncomfortable part. Let three broken models take the same
+test. The first has no mask. The second has no positions. In the third, each MLP has lost its activation.
+"""
+
+# %%
+no_positions = copy.deepcopy(model)
+no_positions.wpe.weight.data.zero_()
+no_positions.wpe.weight.requires_grad_(False)
+no_activation = copy.deepcopy(model)
+for block in no_activation.h:
+    block.mlp.activation = lambda x: x
+
+broken = {"right": model, "no mask": unmasked, "no positions": no_positions, "no activation": no_activation}
+results = {name: memorise(m, xs, ys) for name, m in broken.items()}
+for name, (losses, _) in results.items():
+    claim("memorise_" + name.replace(" ", "_"), losses[-1] / losses[0], expected=(None, 0.5), kind="statistical")
+display.table(
+    [(name, f"{losses[0]:.2f}", f"{losses[-1]:.2f}", f"{accuracy:.0%}") for name, (losses, accuracy) in results.items()],
+    header=("model", "loss at first", "after 50 steps", "right answers"),
+)
+
+# %% tags=["hide-input"] alt="Four curves of loss over fifty steps of memorising one batch. The curves of the right model and of three broken ones fall together and end close to each other." caption="Memorising one batch. All four models pass. From these curves you could not say which one is right."
+fig, ax = display.figure(6.4, 2.8)
+styles = zip(results.items(), (display.BLUE, display.RED, display.ORANGE, display.GREEN), ("-", "--", "-.", ":"), strict=True)
+for (name, (losses, _)), colour, style in styles:
+    ax.plot(losses, color=colour, linestyle=style, label=name)
+ax.set_xlabel("step")
+ax.set_ylabel("loss (nats)")
+ax.set_ylim(bottom=0)
+ax.legend()
+
+# %% [markdown]
+r"""
+All four pass. A batch can be learned by heart in many ways, and a model that peeks at the answers has an easy time. So read
+this check for what it says: *gradients arrive and the optimizer moves*. It says nothing about the mask, about positions, or
+about what the MLP computes. Checks that ask about those one by one are needed, and the package has them.
+
+## All checks in one call
+
+`verify.check_model` takes any PyTorch model that maps token ids to logits, yours too. It works on a copy. It asks the easy
+questions first, because a model with a `nan` in it, or with dropout left on, would make the later answers meaningless.
+"""
+
+# %%
+report = verify.check_model(model, vocab_size=V, block_size=T, expect=config)
+assert report.passed, str(report)
+claim("checks_passed", sum(result.status == "passed" for result in report.results))
+report
+
+# %% [markdown]
+r"""
+A check that never fails is worth nothing. Here are the models broken above, and which checks see them.
+"""
+
+# %%
+seen = {name: verify.check_model(m, vocab_size=V, block_size=T, expect=config) for name, m in broken.items()}
+assert "causal" in seen["no mask"].failed
+assert "position-sensitive" in seen["no positions"].failed
+display.table(
+    [(name, ", ".join(r.failed) or "–", ", ".join(x.name for x in r.results if x.status == "not checked") or "–") for name, r in seen.items()],
+    header=("model", "failed", "not checked, since it would mislead"),
+)
+
+# %% [markdown]
+r"""
+One of them still gets through: the model without activations. Its shapes, its count and its causality are right, and no
+check on this page looks inside the MLP. To see it, one must ask a question about structure, and such checks are a topic of
+their own. Remember it as a warning: *passed* means that these questions were answered well, and no more.
+
+## What LayerNorm does to a vector
+
+Three norms appear in every path through the model, so look at the geometry once. For a row $u$ of $C$ numbers, LayerNorm
+subtracts the mean and divides by the standard deviation.
+
+Subtracting the mean makes the numbers sum to zero. Geometrically, it projects $u$ onto the hyperplane orthogonal to the
+vector of ones. Dividing by the standard deviation gives every row the same length. Since
+$\frac{1}{C}\sum_i y_i^2 = 1$, that length is $\sqrt{C}$.
+
+!!! theorem "LayerNorm lands on a sphere"
+
+    Without $\varepsilon$, gain and bias, LayerNorm maps every row $u \in \mathbb{R}^C$ that is not constant to a point $y$ with
+
+    $$ \sum_i y_i = 0, \qquad \lVert y \rVert = \sqrt{C}, \qquad \operatorname{LN}(a u + b \mathbf{1}) = \operatorname{LN}(u) \;\text{ for } a > 0 . $$
+
+    Its image is the whole sphere of radius $\sqrt{C}$ inside that hyperplane, a sphere of dimension $C - 2$.
+
+    Tested by `test_layer_norm_lands_on_a_sphere`.
+
+??? proof "Proof"
+
+    Write $m$ for the mean of $u$, and $c = u - m\mathbf{1}$. Then $\sum_i c_i = 0$, and the variance is
+    $\frac{1}{C}\lVert c \rVert^2$. It is not zero, because $u$ is not constant. So
+    $y = \sqrt{C}\, \frac{c}{\lVert c \rVert}$, which has sum zero and length $\sqrt{C}$.
+
+    Replacing $u$ by $a u + b\mathbf{1}$ replaces $c$ by $a c$, and $a$ cancels in $\frac{c}{\lVert c \rVert}$.
+
+    Conversely, a point $y$ with sum zero and length $\sqrt{C}$ has mean 0 and variance 1, so LayerNorm maps it to itself. The
+    hyperplane has dimension $C - 1$, and a sphere in it has one dimension less. $\blacksquare$
+
+Measured on a thousand random rows of the model's width, whose standard deviations lie well above zero:
+"""
+
+# %%
+generator = torch.Generator().manual_seed(0)
+scales = 2.8 + 4.2 * torch.rand(1000, 1, generator=generator)
+u = scales * torch.randn(1000, C, generator=generator) + 1.0  # (1000, C)
+deviation = u.std(dim=1, unbiased=False)
+keep = (deviation > 2.5) & (deviation < 7.5)
+assert keep.all(), "a row lies outside the range that the bounds below were made for"
+
+normed = F.layer_norm(u, (C,))  # (1000, C)
+off_sphere = (normed.norm(dim=1) - math.sqrt(C)).abs().max()
+off_plane = (normed.sum(dim=1) / math.sqrt(C)).abs().max()
+off_scale = (F.layer_norm(3.7 * u, (C,)) - normed).abs().max()
+claim("norm_off_sphere", off_sphere, expected=0.0, tolerance=1e-3, kind="tolerance")
+claim("norm_off_plane", off_plane, expected=0.0, tolerance=1e-3, kind="tolerance")
+claim("norm_off_scale", off_scale, expected=0.0, tolerance=1e-4, kind="tolerance")
+print(f"distance from the sphere      {off_sphere:.1e}")
+print(f"distance from the hyperplane  {off_plane:.1e}")
+print(f"LN(3.7 u) against LN(u)       {off_scale:.1e}")
+
+# %% [markdown]
+r"""
+Now the fine print. Real LayerNorm divides by $\sqrt{\text{variance} + \varepsilon}$ with $\varepsilon = 10^{-5}$, so that a
+constant row does not divide by zero. For a row with tiny variance, $\varepsilon$ is not small beside it. Such a row falls
+short of the sphere. Shrink the same rows by a thousand, and the check that just passed must fail.
+"""
+
+# %%
+tiny = F.layer_norm(1e-3 * u, (C,))  # (1000, C)
+lengths = tiny.norm(dim=1)
+try:
+    assert (lengths - math.sqrt(C)).abs().max() < 1e-3, "rows fall short of the sphere"
+except AssertionError as error:
+    print("failed, as it must:", error)
+else:
+    raise RuntimeError("the check passed on rows of near-zero variance: it cannot fail")
+claim("tiny_lengths_below", bool((lengths < math.sqrt(C) - 1e-3).all()), expected=True)
+claim("tiny_shortest", lengths.min() / math.sqrt(C), expected=(0.0, 0.95), kind="tolerance")
+print(f"lengths between {lengths.min() / math.sqrt(C):.0%} and {lengths.max() / math.sqrt(C):.0%} of the radius")
+
+# %% tags=["hide-input"] alt="A curve of the length of LayerNorm's output, as a share of the sphere's radius, over the standard deviation of its input on a logarithmic axis. It rises from near zero for tiny deviations to one for deviations above about a hundredth." caption="How far LayerNorm reaches, by the standard deviation of its input. The two bands are the rows of the two experiments."
+fig, ax = display.figure(6.4, 2.8)
+s = torch.logspace(-4, 1, 200)
+ax.plot(s, s / (s**2 + 1e-5).sqrt(), color=display.BLUE)
+for rows, colour, name in ((deviation, display.GREEN, "u"), (1e-3 * deviation, display.RED, "u / 1000")):
+    ax.axvspan(rows.min().item(), rows.max().item(), color=colour, alpha=0.25, label=name)
+ax.set_xscale("log")
+ax.set_xlabel("standard deviation of the row")
+ax.set_ylabel("length / √C")
+ax.legend(loc="lower right")
+
+# %% [markdown]
+r"""
+## Before training
+
+What does an untrained GPT write? Three hundred characters, with a fixed seed, one at a time: read the last $T$ tokens, turn
+the last logits into probabilities, draw one symbol, append it.
+"""
+
+# %%
+from gptbook.sampling import generate
+
+start = torch.tensor([tokenizer.encode("\n")])  # (1, 1)
+written = generate(model, start, max_new_tokens=300, generator=torch.Generator().manual_seed(1337))  # (1, 301)
+text = tokenizer.decode(written[0, 1:])
+claim("before_sample_length", len(text), expected=300)
+display.sample(text, label="Before training")
+
+# %% [markdown]
+r"""
+Gibberish, as it should be. Keep it in mind for [the next page](09_training.py), where the same model trains.
+
+## Your turn
+
+### 1. Count before you build
+
+*About ten minutes.* Write `count(vocab_size, block_size, n_layer, n_embd)` for the model of this page, without looking at the
+formula.
+
+??? tip "Hint"
+
+    Go through the list of parts. Which linear layers have a bias? How many LayerNorms are there in all?
+
+Check yours with `exercises.check("count-parameters", count)`.
+"""
+
+# %% tags=["solution"]
+from gptbook import exercises
+
+
+def count(vocab_size, block_size, n_layer, n_embd):
+    embeddings = (vocab_size + block_size) * n_embd
+    attention = 3 * n_embd**2 + n_embd * (n_embd + 1)
+    mlp = 4 * n_embd * (n_embd + 1) + n_embd * (4 * n_embd + 1)
+    norms = 2 * 2 * n_embd
+    return embeddings + n_layer * (attention + mlp + norms) + 2 * n_embd + vocab_size * n_embd
+
+
+exercises.check("count-parameters", count)
+
+# %% [markdown]
+r"""
+### 2. Predict the first loss
+
+*About ten minutes.* GPT-2 draws its unembedding from a normal distribution with standard deviation `std`. Write
+`loss(vocab_size, n_embd, std)`: the loss that a fresh model should show, in nats, for small `std`.
+
+??? tip "Hint"
+
+    Follow the argument of check 2, with another variance for the entries of the unembedding.
+
+Check yours with `exercises.check("initial-loss", loss)`.
+"""
+
+
+# %% tags=["solution"]
+def loss(vocab_size, n_embd, std):
+    return math.log(vocab_size) + n_embd * std**2 / 2
+
+
+exercises.check("initial-loss", loss)
+
+# %% [markdown]
+r"""
+### 3. As wide as it goes
+
+*About ten minutes.* You may spend a million parameters, on two layers with four heads. How wide can the model be, with the
+vocabulary and the context of this page? The width must be a multiple of the number of heads.
+
+??? tip "Hint"
+
+    Try widths in steps of four, and ask `verify.expected_parameters`. Or solve the quadratic.
+
+Check yours with `exercises.check("largest-width", n_embd)`.
+"""
+
+# %% tags=["solution"]
+n_embd = max(
+    width
+    for width in range(4, 1000, 4)
+    if verify.expected_parameters(GPTConfig(n_layer=2, n_head=4, n_embd=width)) <= 1_000_000
+)
+print(n_embd)
+exercises.check("largest-width", n_embd)
+
+# %% [markdown]
+r"""
+## What this page left out
+
+Dropout, which is off in all of this, and the reasons for four layers and not six. Also the checks that look *inside* a model.
+Next, the model learns: [training](09_training.py).
+"""

@@ -1,0 +1,488 @@
+# %% [markdown]
+r"""
+# Training
+
+Two small GPTs, trained from nothing on an ordinary processor, end far below what any table of letter pairs can reach.
+
+The model of [page 8](08_gpt.py) knows nothing. Training shows it windows of text, measures how surprised it is by each next
+symbol, and nudges every parameter a little in the direction that would have surprised it less. This page builds that loop,
+explains each of its parts, and reads the results with care.
+
+## The number to beat
+
+A loss means little without something to compare it with. So first measure what can be had without any network, on the text
+that will be held out.
+"""
+
+# %%
+import math
+
+import torch
+import torch.nn.functional as F
+
+from gptbook import corpora, data, display
+from gptbook.claims import claim
+from gptbook.tokenizers import CharTokenizer
+
+corpus = corpora.load("tinyshakespeare")
+tokenizer = CharTokenizer.train(corpus.text, vocab_size=65)
+V = tokenizer.vocab_size
+tokens = torch.tensor(tokenizer.encode(corpus.text))  # (N,)
+train, validation = data.split(tokens)
+
+single = torch.bincount(train, minlength=V) + 1.0  # (V,): one more than counted, so that nothing is impossible
+unigram = -(single / single.sum()).log()[validation[1:]].mean().item()
+
+pairs = torch.bincount(train[:-1] * V + train[1:], minlength=V * V).view(V, V) + 1.0  # (V, V)
+bigram_table = pairs / pairs.sum(dim=1, keepdim=True)  # (V, V): rows sum to 1
+bigram = -bigram_table.log()[validation[:-1], validation[1:]].mean().item()
+
+known = corpus.name == "tinyshakespeare"
+claim("loss_uniform", math.log(V))
+claim("loss_unigram", unigram, expected=(3.2, 3.4) if known else None, kind="tolerance")
+claim("loss_bigram", bigram, expected=(2.4, 2.6) if known else None, kind="tolerance")
+display.table(
+    [
+        ("uniform", "every symbol is as likely as any other", f"{math.log(V):.3f}"),
+        ("unigram", "how often each symbol occurs", f"{unigram:.3f}"),
+        ("bigram", "how often each symbol follows each other", f"{bigram:.3f}"),
+    ],
+    header=("model", "what it knows", "validation loss, nats"),
+)
+
+# %% [markdown]
+r"""
+A **nat** is the unit of surprise with the natural logarithm. A loss of $\ell$ means that the model is, on average, as unsure as
+if it had to guess among $e^{\ell}$ equally likely symbols. For the bigram that is {{ bigram_choices:.0f}} of them.
+
+The bigram table is the rung to beat. It sees one symbol back. Anything that a GPT gains beyond it comes from looking further.
+"""
+
+# %%
+claim("bigram_choices", math.exp(bigram))
+print(f"uniform {math.exp(math.log(V)):.0f}, unigram {math.exp(unigram):.1f}, bigram {math.exp(bigram):.1f} symbols to choose from")
+
+# %% [markdown]
+r"""
+## The loop, bare
+
+Take a very small GPT, so that a few steps run in a moment. This is all there is to training:
+"""
+
+# %%
+from gptbook.model import GPT, GPTConfig
+
+config = GPTConfig(vocab_size=V, block_size=16, n_layer=1, n_head=2, n_embd=32)
+torch.manual_seed(0)
+model = GPT(config)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+generator = torch.Generator().manual_seed(0)
+
+losses = []
+for _ in range(100):
+    x, y = data.get_batch(train, 16, 32, generator)  # (B, T) each
+    logits = model(x)  # (B, T, V)
+    loss = F.cross_entropy(logits.flatten(0, 1), y.flatten())  # mean over B * T questions
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+
+# %% [markdown]
+r"""
+1. Draw a batch.
+2. Run the model, and measure the loss.
+3. Forget the old gradients. PyTorch adds to them otherwise.
+4. Work out the new ones.
+5. Let the optimizer change the parameters.
+
+The order of the last three matters, and a wrong order still runs. Everything else on this page makes these five lines work
+better.
+
+## AdamW
+
+Plain gradient descent moves each parameter by its gradient times a step size. But gradients differ in scale from layer to
+layer by orders of magnitude, and one step size does not fit all. **Adam** keeps two running averages for each parameter: of its gradient,
+and of its square. It divides the first by the root of the second. So the size of a step hardly depends on the size of the
+gradient.
+
+At the very first step the two averages hold one gradient $g$, and the step is $\frac{g}{\sqrt{g^2}} = \pm 1$ times the learning
+rate. See it happen, with two gradients a thousand times apart:
+"""
+
+# %%
+w = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
+adam = torch.optim.AdamW([w], lr=0.01, weight_decay=0.0)
+w.grad = torch.tensor([5.0, 0.005])
+adam.step()
+moves = (1.0 - w).tolist()
+claim("adam_step_large", moves[0], expected=0.01, tolerance=1e-6, kind="tolerance")
+claim("adam_step_small", moves[1], expected=0.01, tolerance=1e-6, kind="tolerance")
+print("moves:", moves)
+
+# %% [markdown]
+r"""
+The W in AdamW is **weight decay**: at each step, every decayed parameter also shrinks by a tiny fraction. It keeps weights from growing
+without need. It is applied to the matrices of the linear layers. Biases, norms and embeddings are left alone: pulling the gain of a norm
+towards zero would only fight the model.
+"""
+
+# %%
+from gptbook import trainer
+
+display.source(trainer.optimizer_groups)
+
+# %% [markdown]
+r"""
+## Warm-up and decay
+
+How large should a step be? Not the same at all times.
+
+* At the start, Adam's averages rest on a handful of gradients, and the weights are random. A large step in such a
+  direction does harm. So the rate climbs from nearly nothing over the first steps: **warm-up**.
+* In the middle, large steps travel far.
+* At the end, large steps jitter around the goal. So the rate falls along a half cosine: **decay**. Much of the final loss is won here.
+"""
+
+# %%
+from gptbook.recipes import TRAINING
+
+recipe = TRAINING["step-5"]
+rates = [trainer.lr_at(step, recipe) for step in range(recipe.steps)]
+claim("lr_peak", max(rates), expected=1e-3)
+claim("lr_steps", recipe.steps)
+claim("lr_warmup", recipe.warmup_steps)
+display.source(trainer.lr_at)
+
+# %% tags=["hide-input"] alt="The learning rate over the steps of training. It climbs in a straight line during warm-up, then falls along half a cosine wave to a small value at the end." caption="The learning rate of the larger recipe."
+fig, ax = display.figure(6.4, 2.4)
+ax.plot(rates, color=display.BLUE)
+ax.set_xlabel("step")
+ax.set_ylabel("learning rate")
+ax.set_ylim(bottom=0)
+
+# %% [markdown]
+r"""
+## Clipping
+
+Now and then a batch is odd, and its gradient is huge. Adam's memory of it would spoil the next steps. **Clipping** looks at all
+gradients together as one long vector. If it is longer than a limit, all are scaled down by the same factor. The direction
+stays, and only the length changes.
+"""
+
+# %%
+model.zero_grad()
+F.cross_entropy(model(x).flatten(0, 1) * 30, y.flatten()).backward()  # a loss made violent on purpose
+before = [p.grad.clone() for p in model.parameters()]
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+after = [p.grad for p in model.parameters()]
+
+length = math.sqrt(sum((g**2).sum().item() for g in before))
+clipped = math.sqrt(sum((g**2).sum().item() for g in after))
+cosine = sum((a * b).sum().item() for a, b in zip(before, after, strict=True)) / (length * clipped)
+claim("clipped_length", clipped, expected=1.0, tolerance=1e-3, kind="tolerance")
+claim("clipped_direction", cosine, expected=1.0, tolerance=1e-5, kind="tolerance")
+print(f"length {length:.1f} -> {clipped:.3f}, cosine of the angle between the two {cosine:.6f}")
+
+# %% [markdown]
+r"""
+## The same thing in the package
+
+The package's loop adds what a long run needs: evaluation, files, and the possibility to stop and go on.
+"""
+
+# %%
+display.source(trainer.train)
+
+# %% [markdown]
+r"""
+Is it the loop from above? Run both for twenty steps from the same start, on the same batches, with warm-up, decay, clipping and
+weight decay. All parameters must agree.
+"""
+
+# %%
+settings = trainer.TrainConfig(steps=20, batch_size=8, learning_rate=1e-3, warmup_steps=5, schedule="cosine", clip=1.0, seed=5)
+
+torch.manual_seed(1)
+package_model = GPT(config)
+trainer.train(package_model, train, validation[:500], settings)
+
+torch.manual_seed(1)
+bare_model = GPT(config)
+optimizer = torch.optim.AdamW(trainer.optimizer_groups(bare_model, settings.weight_decay), betas=settings.betas)
+generator = torch.Generator().manual_seed(settings.seed)
+for step in range(settings.steps):
+    for group in optimizer.param_groups:
+        group["lr"] = trainer.lr_at(step, settings)
+    x, y = data.get_batch(train, config.block_size, settings.batch_size, generator)  # (B, T) each
+    optimizer.zero_grad()
+    F.cross_entropy(bare_model(x).flatten(0, 1), y.flatten()).backward()
+    torch.nn.utils.clip_grad_norm_(bare_model.parameters(), settings.clip)
+    optimizer.step()
+
+gap = max((a - b).abs().max().item() for a, b in zip(bare_model.parameters(), package_model.parameters(), strict=True))
+claim("loop_difference", gap, expected=0.0, tolerance=1e-5, kind="tolerance")
+
+# %% [markdown]
+r"""
+## How to read a loss
+
+Two habits make a loss worth reading.
+
+**On text that was held out.** The training loss says how well the model fits what it has seen. The validation loss says what
+it has learned about the language.
+
+**On all of it.** Many programs estimate the loss from a few random batches. That is quick, and it scatters. Ours goes through the whole
+split in windows that do not overlap, so that every target counts once, and the same model gets the same number every time.
+"""
+
+# %%
+exact = trainer.evaluate(package_model, validation)
+again = trainer.evaluate(package_model, validation)
+assert exact == again  # bit for bit
+claim("evaluated_targets", exact.tokens, expected=len(validation) - 1)
+
+generator = torch.Generator().manual_seed(0)
+estimates = []
+with torch.no_grad():
+    for _ in range(20):
+        batches = [data.get_batch(validation, config.block_size, 16, generator) for _ in range(5)]
+        each = [F.cross_entropy(package_model(a).flatten(0, 1), b.flatten()).item() for a, b in batches]
+        estimates.append(sum(each) / len(each))
+claim("estimate_spread", max(estimates) - min(estimates), kind="statistical")
+print(f"whole split          {exact.loss:.4f}")
+print(f"twenty estimates     {min(estimates):.4f} to {max(estimates):.4f}")
+
+# %% [markdown]
+r"""
+The estimates lie {{ estimate_spread:.3f}} apart. Whoever compares two models by such numbers compares luck.
+
+## Two runs
+
+Now for real. The build of this book trained two models to the end before it ran this page, on both cores of its machine. The first is
+the model that Andrej Karpathy's lecture "Let's build GPT" arrives at on a small scale. The second is the model of page 8.
+"""
+
+# %%
+from gptbook import recipes
+
+small = recipes.trained("lets-build")
+large = recipes.trained("step-5")
+runs = {"lets-build": small, "step-5": large}
+
+# %% tags=["hide-input"]
+rows = []
+for name, run in runs.items():
+    c, t, s = run.model.config, TRAINING[name], run.summary
+    key = name.replace("-", "_")
+    claim(key + "_parameters", sum(p.numel() for p in run.model.parameters()))
+    claim(key + "_train_loss", s["train_loss"], kind="statistical")
+    claim(key + "_val_loss", s["val_loss"], kind="statistical")
+    claim(key + "_margin", bigram - s["val_loss"], expected=(0.3, None), kind="statistical")
+    claim(key + "_seconds", s["seconds"], kind="statistical")
+    rows.append(
+        (
+            name,
+            f"{c.n_layer} / {c.n_head} / {c.n_embd}",
+            c.block_size,
+            f"{sum(p.numel() for p in run.model.parameters()):,}",
+            t.batch_size,
+            f"{t.steps:,}",
+            f"{s['train_loss']:.3f}",
+            f"{s['val_loss']:.3f}",
+            f"{s['val_loss'] / math.log(2):.3f}",
+        )
+    )
+display.table(
+    rows,
+    header=("recipe", "L / H / C", "T", "parameters", "B", "steps", "training", "validation", "bits per character"),
+    caption="Both models at the end of training. The losses are in nats, over the whole of each split.",
+)
+
+# %% [markdown]
+r"""
+The small model ends {{ lets_build_margin:.2f}} nats below the bigram table, the larger one {{ step_5_margin:.2f}}. Both pass the mark
+that we set before the run, a margin of 0.3.
+
+The lecture reports its losses from fifty random batches. Here are both kinds for the small model, side by side.
+"""
+
+# %%
+estimate = claim("lets_build_val_estimate", small.summary["val_estimate"], kind="statistical")
+claim("lets_build_estimate_off", abs(estimate - small.summary["val_loss"]), expected=(0.0, 0.1), kind="statistical")
+print(f"fifty random batches   {estimate:.4f}")
+print(f"the whole split        {small.summary['val_loss']:.4f}")
+
+# %% tags=["hide-input"] alt="Learning curves of both models: validation loss over training steps, with horizontal lines for the uniform, unigram and bigram models. Both curves cross the bigram line early and keep falling; the larger model ends lower." caption="Validation loss over the whole split, on the loss ladder. Dashed: loss on as much training text."
+fig, ax = display.figure(6.8, 3.4)
+for (name, run), colour in zip(runs.items(), (display.ORANGE, display.BLUE), strict=True):
+    steps = [entry["step"] for entry in run.history]
+    ax.plot(steps, [entry["val_loss"] for entry in run.history], color=colour, label=name)
+    ax.plot(steps, [entry["train_loss"] for entry in run.history], color=colour, linestyle="--", linewidth=1)
+end = max(entry["step"] for run in runs.values() for entry in run.history)
+for name, loss in (("uniform", math.log(V)), ("unigram", unigram), ("bigram", bigram)):
+    ax.axhline(loss, color=display.GREY, linewidth=1, linestyle=":")
+    ax.text(end, loss, name, ha="right", va="bottom", fontsize=8, color="black")
+ax.set_xlabel("step")
+ax.set_ylabel("loss (nats)")
+ax.legend()
+
+# %% [markdown]
+r"""
+The dashed line of each model lies a little below the solid one, and the gap grows. Part of what a model learns belongs to the
+training text alone.
+
+## What it cost
+
+Training a model with $N$ parameters takes about $6 N$ operations for each token: two for each parameter on the way forward, a
+multiplication and an addition, and four on the way back. Attention adds its own, $12\, L\, T\, C$ a token. Divide by the time, and compare with what
+this machine can do in a large matrix product, measured just before the run.
+"""
+
+# %%
+rows = []
+for name, run in runs.items():
+    c, s = run.model.config, run.summary
+    N = sum(p.numel() for p in run.model.parameters()) - run.model.wpe.weight.numel() - run.model.wte.weight.numel()
+    operations = 6 * N + 12 * c.n_layer * c.block_size * c.n_embd  # a token
+    rate = operations * s["tokens_per_second"] / 1e9
+    share = claim(name.replace("-", "_") + "_share_of_peak", rate / s["peak_gflops"], kind="statistical")
+    rows.append((name, f"{s['seconds']:.0f}", f"{s['tokens_per_second']:,.0f}", f"{rate:.0f}", f"{s['peak_gflops']:.0f}", f"{share:.0%}"))
+display.table(
+    rows,
+    header=("recipe", "seconds", "tokens/s", "billion operations/s", "the machine's peak", "share"),
+    caption=f"On {large.summary['threads']} threads of: {large.summary['processor']}. Seconds of training, evaluation apart.",
+)
+
+# %% [markdown]
+r"""
+Embeddings are looked up and not multiplied, so they are left out of $N$ here. The smaller the matrices, the more of the time goes
+into everything around them. The book's faster recipe takes that up.
+
+## What a loss looks like
+
+A number is hard to feel. Read what models at different losses write, with the same seed and the same start. The bigram table
+first, then the larger model at several moments of its training.
+"""
+
+# %%
+from gptbook import checkpoint
+from gptbook.sampling import generate
+
+generator = torch.Generator().manual_seed(7)
+symbol, written = tokenizer.encode("\n")[0], []
+for _ in range(200):
+    symbol = torch.multinomial(bigram_table[symbol], 1, generator=generator).item()
+    written.append(symbol)
+display.sample(tokenizer.decode(written), label=f"The bigram table: {bigram:.2f} nats")
+
+# %%
+from IPython.display import display as show
+
+start = torch.tensor([tokenizer.encode("\n")])  # (1, 1)
+
+
+def write(model, length):
+    out = generate(model, start, max_new_tokens=length, generator=torch.Generator().manual_seed(7))  # (1, 1 + length)
+    return tokenizer.decode(out[0, 1:])
+
+
+for step, model in large.snapshots():
+    loss = trainer.evaluate(model, validation).loss
+    show(display.sample(write(model, 200), label=f"After {step:,} steps: {loss:.2f} nats"))
+
+# %%
+final = write(large.model, 400)
+claim("home_sample", final)
+display.sample(final, label=f"At the end: {large.summary['val_loss']:.2f} nats")
+
+# %% [markdown]
+r"""
+First come letter frequencies, then syllables, then words, then the layout of a play, with names and line ends in the right places. What
+does not come is sense. For that, the model is small, its text is short, and its tokens are single letters.
+
+## Your turn
+
+### 1. The schedule
+
+*About ten minutes.* Write `lr_at(step)` for a run of 1000 steps: a linear warm-up over the first 100 steps to a peak of 0.001,
+where step 0 already gets a hundredth of the peak, then a half cosine down to 0.0001, reached at the last step.
+
+??? tip "Hint"
+
+    The last step is number 999. Map the steps after warm-up to a share between 0 and 1 first, and put that into the cosine.
+
+Check yours with `exercises.check("learning-rate", lr_at)`.
+"""
+
+# %% tags=["solution"]
+from gptbook import exercises
+
+
+def lr_at(step, peak=1e-3, low=1e-4, warmup=100, steps=1000):
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    share = (step - warmup) / (steps - 1 - warmup)
+    return low + (peak - low) * (1 + math.cos(math.pi * share)) / 2
+
+
+exercises.check("learning-rate", lr_at)
+
+# %% [markdown]
+r"""
+### 2. The bigram's loss
+
+*About fifteen minutes.* Write `loss(train, validation, vocab_size)`. Count the pairs of neighbours in `train`, add one to every count, make rows of
+probabilities, and return the mean surprise of each next token in `validation`, in nats.
+
+??? tip "Hint"
+
+    A pair of tokens can be made one number, `first * V + second`. Then `torch.bincount` counts.
+
+Check yours with `exercises.check("bigram-loss", loss)`.
+"""
+
+
+# %% tags=["solution"]
+def loss(train, validation, vocab_size):
+    counts = torch.ones(vocab_size, vocab_size)  # (V, V)
+    for first, second in zip(train[:-1].tolist(), train[1:].tolist(), strict=True):
+        counts[first, second] += 1
+    table = counts / counts.sum(dim=1, keepdim=True)  # (V, V)
+    return -table[validation[:-1], validation[1:]].log().mean().item()
+
+
+exercises.check("bigram-loss", loss)
+
+# %% [markdown]
+r"""
+### 3. Clip
+
+*About ten minutes.* Write `clip(gradients, max_norm)`. It gets a list of tensors, and returns new ones, scaled together so that their
+common length is at most `max_norm`.
+
+??? tip "Hint"
+
+    The common length is the root of the sum of all squares in all tensors. If it is within the limit, change nothing.
+
+Check yours with `exercises.check("clip", clip)`.
+"""
+
+
+# %% tags=["solution"]
+def clip(gradients, max_norm):
+    length = math.sqrt(sum((g**2).sum().item() for g in gradients))
+    factor = min(1.0, max_norm / length) if length > 0 else 1.0
+    return [g * factor for g in gradients]
+
+
+exercises.check("clip", clip)
+
+# %% [markdown]
+r"""
+## What this page left out
+
+Dropout, which models of this size hardly need. Precision and compilation, which make the same run several times faster. And the
+question what else one could do with the same minutes.
+"""

@@ -1,0 +1,23 @@
+"""gptbook: what the pages of the book import, and what a reader may import too.
+
+| page | module |
+|---|---|
+| 1, text into numbers | `corpora`, `tokenizers`, `data` |
+| 3, the averaging trick | `exercises` |
+| 8, assembling and verifying the GPT | `model`, `verify`, `sampling` |
+| 9, training | `recipes`, `trainer`, `checkpoint` |
+
+Importing `gptbook` loads none of them.
+"""
+
+__version__ = "0.1.0"
+__all__ = ["PRESETS", "build"]
+
+
+def __getattr__(name: str):
+    """Resolve `PRESETS` and `build` on first use, so that `import gptbook` stays cheap."""
+    if name in __all__:
+        from gptbook import recipes
+
+        return getattr(recipes, name)
+    raise AttributeError(f"module 'gptbook' has no attribute {name!r}")

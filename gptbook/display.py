@@ -1,0 +1,182 @@
+"""How pages show things: source code, tables, samples of text, and figures that read on white and in the dark."""
+
+import html
+import inspect
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#3b82c4", "#d9730d", "#2f9e63", "#d64550", "#8a63d2", "#808890"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of one object of the package, highlighted in a notebook, plain elsewhere."""
+
+    title: str
+    code: str
+
+    def __str__(self):
+        return self.code
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        try:
+            from pygments import highlight
+            from pygments.formatters import HtmlFormatter
+            from pygments.lexers import PythonLexer
+        except ImportError:
+            shown = f"<pre>{html.escape(self.code)}</pre>"
+        else:
+            shown = highlight(self.code, PythonLexer(), HtmlFormatter(cssclass="highlight"))
+        return f'<div class="book-source"><p class="book-source-title">{html.escape(self.title)}</p>{shown}</div>'
+
+
+def source(thing) -> Source:
+    """The source of a class or function of the package, under the name of its file."""
+    thing = inspect.unwrap(thing)
+    file = Path(inspect.getsourcefile(thing))
+    return Source(
+        f"{file.parent.name}/{file.name}: {thing.__qualname__}", textwrap.dedent(inspect.getsource(thing)).rstrip()
+    )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header; numbers are set to the right, the last row in bold where `total` is true."""
+
+    header: tuple
+    rows: tuple
+    caption: str = ""
+    total: bool = False
+
+    def __str__(self):
+        cells = [[str(cell) for cell in row] for row in (self.header, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        numeric = [all(map(_is_number, column)) for column in zip(*cells[1:], strict=True)] or [False] * len(widths)
+        lines = (
+            "  ".join(c.rjust(w) if n else c.ljust(w) for c, w, n in zip(row, widths, numeric, strict=True)).rstrip()
+            for row in cells
+        )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        numeric = [all(_is_number(str(c)) for c in column) for column in zip(*self.rows, strict=True)]
+
+        def line(row, tag, last=False):
+            kinds = (' class="num"' if n else "" for n in numeric)
+            inner = "".join(f"<{tag}{k}>{html.escape(str(c))}</{tag}>" for c, k in zip(row, kinds, strict=True))
+            return f'<tr class="total">{inner}</tr>' if last else f"<tr>{inner}</tr>"
+
+        body = [line(row, "td", self.total and i == len(self.rows) - 1) for i, row in enumerate(self.rows)]
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        head = f"<thead>{line(self.header, 'th')}</thead>" if any(self.header) else ""
+        return f'<table class="book-table">{caption}{head}<tbody>{"".join(body)}</tbody></table>'
+
+
+def _is_number(cell: str) -> bool:
+    digits = cell.strip().strip("−+-~≈<>%").replace(",", "").replace(".", "").replace("e-", "").replace(" ", "")
+    return digits.isdigit() or cell.strip() in ("", "–", "—")
+
+
+def table(rows, header=(), caption="", total=False) -> Table:
+    """A table of rows (sequences of equal length); `total` marks the last row. ValueError for ragged rows."""
+    rows = tuple(tuple(row) for row in rows)
+    if not rows:
+        raise ValueError("a table needs at least one row")
+    header = tuple(header) or ("",) * len(rows[0])
+    if any(len(row) != len(header) for row in rows):
+        raise ValueError(f"every row needs {len(header)} cells, as many as the header")
+    return Table(header, rows, caption, total)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A piece of text as somebody wrote it, line by line."""
+
+    text: str
+    label: str = ""
+
+    def __str__(self):
+        return f"{self.label}\n{self.text}" if self.label else self.text
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        label = f"<figcaption>{html.escape(self.label)}</figcaption>" if self.label else ""
+        return f'<figure class="book-sample">{label}<pre>{html.escape(self.text)}</pre></figure>'
+
+
+def sample(text: str, label: str = "") -> Sample:
+    """Show a generated text, with a label that says whose it is."""
+    return Sample(text, label)
+
+
+def characters(text: str) -> list[str]:
+    """The characters of a text as labels for an axis: blanks and line ends made visible."""
+    return [{" ": "␣", "\n": "↵"}.get(character, character) for character in text]
+
+
+def figure(width: float = 6.4, height: float = 3.2, columns: int = 1, rows: int = 1, **settings):
+    """A figure of the book's style, width and height in inches: returns what `plt.subplots` returns."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(_STYLE)
+    return plt.subplots(rows, columns, figsize=(width, height), layout="constrained", **settings)
+
+
+def heatmap(ax, matrix, rows=None, columns=None, numbers: bool = False, title: str = "", low=0.0, high=None):
+    """Draw a matrix (rows down, columns across) on an axis, darker for more, its numbers inside where asked.
+
+    `low` and `high` are the ends of the colour scale; `high` is the largest entry where it is not given.
+    """
+    matrix = [[float(value) for value in row] for row in matrix]
+    high = max(max(row) for row in matrix) if high is None else high
+    ax.imshow(matrix, cmap=_blues(), vmin=low, vmax=high or 1.0, aspect="equal", interpolation="none")
+    for axis, labels, size in ((ax.yaxis, rows, len(matrix)), (ax.xaxis, columns, len(matrix[0]))):
+        axis.set_ticks(range(size), labels if labels is not None else range(size))
+    ax.tick_params(length=0)
+    ax.xaxis.tick_top()
+    for side in ax.spines.values():
+        side.set_visible(False)
+    if numbers:
+        for i, row in enumerate(matrix):
+            for j, value in enumerate(row):
+                if value != 0:
+                    # White on the dark half of the scale, the page's own text colour on the pale half.
+                    colour = "white" if (value - low) / ((high or 1.0) - low) > 0.5 else "black"
+                    ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
+    if title:
+        ax.set_title(title, fontsize=10)
+    return ax
+
+
+def _blues():
+    from matplotlib.colors import LinearSegmentedColormap
+
+    # From nothing to a strong blue: a zero shows the page itself, white or dark.
+    return LinearSegmentedColormap.from_list("book", [(0.16, 0.43, 0.71, 0.06), (0.16, 0.43, 0.71, 1.0)])
+
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gptbook",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": GREY,
+    "grid.alpha": 0.25,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.8,
+}

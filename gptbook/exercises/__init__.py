@@ -1,0 +1,91 @@
+"""The self-checks of "Your turn": `check(name, answer)` tries an answer on new inputs and says what is wrong with it.
+
+A page's checks are imported when one of them is asked for, so that page 1 needs no torch.
+"""
+
+import difflib
+import html
+import importlib
+from dataclasses import dataclass
+
+from gptbook.exercises.answers import Wrong, one_line, random_state_kept
+
+__all__ = ["MIME", "Verdict", "check", "registry"]
+
+MIME = "application/vnd.gptbook.verdict+json"
+
+# Exercise -> the module of its page; the check there bears the exercise's name, with underscores.
+registry = {
+    "round-trip": "page_01",
+    "shared-targets": "page_01",
+    "unseen-character": "page_01",
+    "decaying-average": "page_03",
+    "leak-finder": "page_03",
+    "double-weight": "page_03",
+    "count-parameters": "page_08",
+    "initial-loss": "page_08",
+    "largest-width": "page_08",
+    "learning-rate": "page_09",
+    "bigram-loss": "page_09",
+    "clip": "page_09",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """What a check found: the exercise's name, whether the answer passed, and one sentence; true if it passed."""
+
+    name: str
+    passed: bool
+    message: str
+
+    def __bool__(self):
+        return self.passed
+
+    def __str__(self):
+        return f"{'✓' if self.passed else '✗'} {self.name}: {self.message}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        outcome, sign = ("passed", "✓") if self.passed else ("failed", "✗")
+        name, message = html.escape(self.name), html.escape(self.message)
+        return (
+            f'<p class="verdict {outcome}"><span class="verdict-sign">{sign}</span> '
+            f'<span class="verdict-name">{name}</span>: {message}</p>'
+        )
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        """The verdict for people, and for the build, which asks every hidden solution for a passed one."""
+        return {
+            "text/plain": str(self),
+            "text/html": self._repr_html_(),
+            MIME: {"name": self.name, "passed": self.passed},
+        }
+
+
+def check(name, answer) -> Verdict:
+    """Try an answer to the exercise `name` on inputs that its author has not seen.
+
+    Never raises for what the answer does, and leaves the random state as it was. Raises ValueError for a name that no
+    exercise has.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"an exercise's name is a text and comes first, got {one_line(repr(name), 60)}")
+    if name not in registry:
+        near = difflib.get_close_matches(name.lower(), registry, n=3, cutoff=0.4)
+        which = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(registry)}"
+        raise ValueError(f"no exercise is called {name!r}: {which}")
+    examine = getattr(importlib.import_module(f"gptbook.exercises.{registry[name]}"), name.replace("-", "_"))
+    with random_state_kept():
+        try:
+            return Verdict(name, True, examine(answer))
+        except Wrong as reason:
+            return Verdict(name, False, str(reason))
+        except Exception as error:  # an answer so odd that looking at it fails
+            return Verdict(name, False, f"the check could not read the answer ({describe(error)})")
+
+
+def describe(error) -> str:
+    """An exception in a few words."""
+    return one_line(f"{type(error).__name__}: {error}", 160)

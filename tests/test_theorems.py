@@ -1,0 +1,92 @@
+"""The theorems of the book, each under the name that its page gives it.
+
+The build pairs the two: a theorem without a test here, or a test without its theorem on a page, fails it.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gptbook.model import GPT, GPTConfig
+from gptbook.tokenizers import CharTokenizer
+from gptbook.verify import expected_parameters
+
+
+@pytest.mark.theorem("The three averages are equal")
+@settings(max_examples=50, deadline=None)
+@given(T=st.integers(1, 12), C=st.integers(1, 5), seed=st.integers(0, 2**31))
+def test_three_averages_are_equal(T, C, seed):
+    """If this fails, the mask, the matrix or the softmax of page 3 no longer computes a running mean."""
+    x = torch.randn(T, C, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    mean = torch.cumsum(x, dim=0) / torch.arange(1, T + 1)[:, None]
+    matrix = torch.tensor([[1 / (t + 1) if s <= t else 0.0 for s in range(T)] for t in range(T)], dtype=torch.float64)
+    hidden = torch.tensor([[0.0 if s <= t else -math.inf for s in range(T)] for t in range(T)], dtype=torch.float64)
+    torch.testing.assert_close(matrix @ x, mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(F.softmax(hidden, dim=1) @ x, mean, rtol=0, atol=1e-12)
+
+
+@pytest.mark.theorem("Decoding undoes encoding")
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), text=st.text(min_size=1))
+def test_decoding_undoes_encoding(data, text):
+    """If this fails, some character does not survive the way into numbers and back."""
+    tokenizer = CharTokenizer.train(text)
+    string = data.draw(st.text(st.sampled_from(sorted(set(text)))))
+    assert tokenizer.decode(tokenizer.encode(string)) == string
+
+
+configurations = st.builds(
+    lambda heads, width, **rest: GPTConfig(n_head=heads, n_embd=heads * width, **rest),
+    heads=st.integers(1, 4),
+    width=st.integers(1, 6),
+    vocab_size=st.integers(2, 40),
+    block_size=st.integers(2, 12),
+    n_layer=st.integers(1, 4),
+)
+
+
+@pytest.mark.theorem("The parameter formula")
+@settings(max_examples=50, deadline=None)
+@given(config=configurations)
+def test_parameter_formula(config):
+    """If this fails, a parameter was added to the model, or lost, that page 8 does not account for."""
+    V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
+    counted = sum(p.numel() for p in GPT(config).parameters())
+    assert counted == (2 * V + T + 2) * C + L * (12 * C**2 + 10 * C)
+    assert counted == expected_parameters(config)
+
+
+@pytest.mark.theorem("The GPT is causal")
+@settings(max_examples=30, deadline=None)
+@given(config=configurations, data=st.data(), seed=st.integers(0, 2**31))
+def test_gpt_is_causal(config, data, seed):
+    """If this fails, some logit depends on a token that comes after its position."""
+    torch.manual_seed(seed)
+    model = GPT(config).eval()
+    for parameter in model.parameters():  # any weights, not only initial ones
+        torch.nn.init.normal_(parameter)
+    T = config.block_size
+    cut = data.draw(st.integers(1, T - 1))
+    idx = torch.randint(config.vocab_size, (2, T))  # (B, T)
+    other = idx.clone()
+    other[:, cut:] = torch.randint(config.vocab_size, (2, T - cut))
+    with torch.no_grad():
+        assert torch.equal(model(idx)[:, :cut], model(other)[:, :cut])
+
+
+@pytest.mark.theorem("LayerNorm lands on a sphere")
+@settings(max_examples=50, deadline=None)
+@given(C=st.integers(3, 200), scale=st.floats(0.1, 10.0), seed=st.integers(0, 2**31))
+def test_layer_norm_lands_on_a_sphere(C, scale, seed):
+    """If this fails, LayerNorm (without epsilon, gain and bias) has another image than page 8 says."""
+    u = torch.randn(20, C, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    y = F.layer_norm(u, (C,), eps=0.0)
+    torch.testing.assert_close(y.sum(dim=1), torch.zeros(20, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(y.norm(dim=1), torch.full((20,), math.sqrt(C), dtype=torch.float64))
+    torch.testing.assert_close(F.layer_norm(scale * u + 3.0, (C,), eps=0.0), y, rtol=1e-6, atol=1e-6)
+    # Onto, not only into: a point of the sphere is its own image.
+    torch.testing.assert_close(F.layer_norm(y, (C,), eps=0.0), y, rtol=1e-9, atol=1e-9)
