@@ -392,6 +392,7 @@ Before training, the model knows nothing. A blind guess over $V$ symbols costs $
 slightly above.
 """
 
+
 # %%
 def loss_of(model, x, y):
     with torch.no_grad():
@@ -485,13 +486,18 @@ results = {name: memorise(m, xs, ys) for name, m in broken.items()}
 for name, (losses, _) in results.items():
     claim("memorise_" + name.replace(" ", "_"), losses[-1] / losses[0], expected=(None, 0.5), kind="statistical")
 display.table(
-    [(name, f"{losses[0]:.2f}", f"{losses[-1]:.2f}", f"{accuracy:.0%}") for name, (losses, accuracy) in results.items()],
+    [
+        (name, f"{losses[0]:.2f}", f"{losses[-1]:.2f}", f"{accuracy:.0%}")
+        for name, (losses, accuracy) in results.items()
+    ],
     header=("model", "loss at first", "after 50 steps", "right answers"),
 )
 
 # %% tags=["hide-input"] alt="Four curves of loss over fifty steps of memorising one batch. The curves of the right model and of three broken ones fall together and end close to each other." caption="Memorising one batch. All four models pass. From these curves you could not say which one is right."
 fig, ax = display.figure(6.4, 2.8)
-styles = zip(results.items(), (display.BLUE, display.RED, display.ORANGE, display.GREEN), ("-", "--", "-.", ":"), strict=True)
+styles = zip(
+    results.items(), (display.BLUE, display.RED, display.ORANGE, display.GREEN), ("-", "--", "-.", ":"), strict=True
+)
 for (name, (losses, _)), colour, style in styles:
     ax.plot(losses, color=colour, linestyle=style, label=name)
 ax.set_xlabel("step")
@@ -527,7 +533,10 @@ seen = {name: verify.check_model(m, vocab_size=V, block_size=T, expect=config) f
 assert "causal" in seen["no mask"].failed
 assert "position-sensitive" in seen["no positions"].failed
 display.table(
-    [(name, ", ".join(r.failed) or "–", ", ".join(x.name for x in r.results if x.status == "not checked") or "–") for name, r in seen.items()],
+    [
+        (name, ", ".join(r.failed) or "–", ", ".join(x.name for x in r.results if x.status == "not checked") or "–")
+        for name, r in seen.items()
+    ],
     header=("model", "failed", "not checked, since it would mislead"),
 )
 

@@ -1,6 +1,28 @@
-"""The named configurations of the book: what each model looks like, and how it is trained."""
+"""The named configurations of the book: what each model looks like, how it is trained, and the models so made."""
 
+import ast
+import hashlib
+import json
+import os
+import platform
+import secrets
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import platformdirs
+import torch
+
+from gptbook import checkpoint, corpora, runs
+from gptbook.data import split
 from gptbook.model import GPT, GPTConfig
+from gptbook.progress import Progress
+from gptbook.tokenizers import CharTokenizer
+from gptbook.trainer import TrainConfig, estimate_loss, evaluate, train
 
 PRESETS = {
     "step-5": GPTConfig(),
@@ -14,7 +36,216 @@ PRESETS = {
     ),
 }  # fmt: skip
 
+TRAINING = {
+    "step-5": TrainConfig(
+        batch_size=12, steps=3300, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=100, schedule="cosine",
+        weight_decay=0.1, betas=(0.9, 0.99), clip=1.0, eval_every=300, snapshots=(0, 50, 300, 900),
+    ),
+    "lets-build": TrainConfig(
+        batch_size=16, steps=3000, learning_rate=1e-3, eval_every=300, random_batches=50,
+        snapshots=(0, 50, 300, 900),
+    ),
+    "under-the-hood": TrainConfig(
+        batch_size=32, steps=1000, learning_rate=2e-3, eval_every=100, snapshots=(0, 50, 200, 500),
+    ),
+}  # fmt: skip
+
+CORPORA = {"step-5": "tinyshakespeare", "lets-build": "tinyshakespeare", "under-the-hood": "book"}
+OWN_VOCABULARY = ("under-the-hood",)  # the others keep V = 65 on every text
+
 
 def build(config: GPTConfig) -> GPT:
     """A new model of the configuration's family, with fresh initial weights."""
     return GPT(config)
+
+
+@dataclass
+class Trained:
+    """A recipe's model, trained to the end. `history` is one dictionary a measurement; `summary` holds the losses over
+    the whole of both splits (nats a token), the time, the speed, and the machine.
+    """
+
+    model: GPT
+    tokenizer: CharTokenizer
+    corpus: corpora.Corpus
+    history: list[dict] = field(repr=False)
+    summary: dict
+    folder: Path = field(repr=False)
+
+    def snapshots(self) -> Iterator[tuple[int, GPT]]:
+        """Some step numbers from the way, in order, each with the model as it was after so many steps."""
+        for step in json.loads((self.folder / runs.CONFIG).read_text(encoding="utf-8"))["training"]["snapshots"]:
+            yield step, runs.load_run(self.folder, step).model.eval()
+
+
+loaded_runs: dict[str, str] = {}  # name -> key and sha256 of the weights of each recipe that `trained` gave
+
+
+def trained(name: str) -> Trained:
+    """The model of the recipe `name`, trained on its text: kept from the last time, or trained now.
+
+    A kept model serves as long as everything it depends on is the same: the source that training runs, both
+    configurations, the text, the versions of Python and PyTorch. Models are kept in the folder that GPTBOOK_RUNS names,
+    else in the user's cache. Raises ValueError for an unknown recipe.
+    """
+    if name not in TRAINING:
+        raise ValueError(f"recipe {name!r}: there is none of this name: choose one of {', '.join(TRAINING)}")
+    corpus = corpora.load(CORPORA[name])
+    vocab_size = None if name in OWN_VOCABULARY else PRESETS[name].vocab_size
+    tokenizer = CharTokenizer.train(corpus.text, vocab_size=vocab_size)
+    config = replace(PRESETS[name], vocab_size=tokenizer.vocab_size)
+    key = _key(config, TRAINING[name], corpus)
+    folder = _runs_folder() / f"{name}-{key[:16]}"
+    if not folder.exists():
+        _make(folder, config, TRAINING[name], tokenizer, corpus)
+    try:
+        run = runs.load_run(folder)
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise runs.RunError(f"{folder}: the kept model cannot be read ({error}): delete this folder") from error
+    loaded_runs[name] = f"{key} {checkpoint.digest(checkpoint.weights(run.model))}"
+    return Trained(run.model.eval(), tokenizer, corpus, run.history, summary, folder)
+
+
+def _runs_folder() -> Path:
+    named = os.environ.get("GPTBOOK_RUNS")
+    return Path(named) if named else Path(platformdirs.user_cache_dir("gptbook", appauthor=False)) / "runs"
+
+
+def _key(config: GPTConfig, training: TrainConfig, corpus: corpora.Corpus) -> str:
+    """The sha256 of all that a trained model depends on."""
+    parts = {
+        "source": source_closure("gptbook.trainer", "gptbook.tokenizers", "gptbook.corpora"),
+        "model": asdict(config),
+        "training": asdict(training),
+        "text": corpus.sha256,
+        "torch": str(torch.__version__),
+        "python": platform.python_version_tuple()[:2],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def source_closure(*modules: str, root: Path | None = None) -> dict[str, str]:
+    """The sha256 of each module of this package that `modules` import, themselves included, however far away.
+
+    Found by reading the source, not by importing it. `root` is the folder of the package.
+    """
+    root = root or Path(__file__).parent
+    found, todo = {}, list(modules)
+    while todo:
+        module = todo.pop()
+        path = _source_of(module, root)
+        if module in found or path is None:
+            continue
+        source = path.read_bytes()
+        found[module] = hashlib.sha256(source).hexdigest()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                todo += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+                    above = package[: len(package) - node.level + 1]
+                    base = ".".join([*above, base] if base else above)
+                todo += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return dict(sorted(found.items()))
+
+
+def _source_of(module: str, root: Path) -> Path | None:
+    package, *rest = module.split(".")
+    if package != root.name or not rest:  # of the package itself only the map, which nothing computes with
+        return None
+    path = root.joinpath(*rest)
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+
+
+def _make(folder: Path, config: GPTConfig, training: TrainConfig, tokenizer: CharTokenizer, corpus: corpora.Corpus):
+    """Train beside `folder` and rename into it, so that a folder of this name always holds a finished run."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        torch.manual_seed(training.seed)
+        model = build(config)
+        train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
+        peak = peak_gflops()
+        extra = {"tokenizer": tokenizer.to_dict(), "corpus": {"name": corpus.name, "sha256": corpus.sha256}}
+        with Progress(training.steps) as progress:
+            result = train(
+                model, train_tokens, val_tokens, training, folder=aside, progress=progress, extra=extra
+            )  # fmt: skip
+        if result.interrupted:
+            raise KeyboardInterrupt
+        summary = {
+            "steps": result.step,
+            "seconds": result.seconds,
+            "tokens_per_second": result.tokens_per_second,
+            "train_loss": evaluate(model, train_tokens).loss,
+            "val_loss": result.history[-1]["val_loss"],
+            "gflops": result.tokens_per_second * flops_per_token(config) / 1e9,
+            "peak_gflops": peak,
+            "threads": torch.get_num_threads(),
+            "processor": processor(),
+        }
+        if training.random_batches:
+            for which, tokens in (("train_estimate", train_tokens), ("val_estimate", val_tokens)):
+                summary[which] = estimate_loss(model, tokens, training.random_batches, training.batch_size)
+        checkpoint.write_aside(aside / "summary.json", json.dumps(summary, indent=1) + "\n")
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was quicker: its run serves as well
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def flops_per_token(config: GPTConfig) -> int:
+    """Multiplications and additions that training spends on a token: forward 2 for each weight of a matrix product
+    and for each score and each weighted value, backward twice as many.
+    """
+    V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
+    return 3 * (2 * (12 * L * C * C + V * C) + 4 * L * T * C)
+
+
+def peak_gflops(size: int = 1024, bursts: int = 7) -> float:
+    """What this machine reaches in float32 on a matrix product that fits it well: the median of a few bursts."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    a @ b  # the first one also wakes the threads
+    rates = []
+    for _ in range(bursts):
+        start = time.perf_counter()
+        for _ in range(4):
+            a @ b
+        rates.append(4 * 2 * size**3 / (time.perf_counter() - start) / 1e9)
+    return statistics.median(rates)
+
+
+def processor() -> str:
+    """The name of this machine's processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def main(names: list[str]) -> int:
+    """Make the models of the recipes named, or of all that pages share, unless they are kept already."""
+    try:
+        for name in names or ("step-5", "lets-build"):
+            made = trained(name)
+            print(f"{name}: val {made.summary['val_loss']:.3f} after {made.summary['steps']:,} steps")
+    except (ValueError, OSError) as error:
+        print(f"recipes: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("recipes: stopped by Ctrl-C: nothing was kept of the run under way", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

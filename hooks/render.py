@@ -55,7 +55,7 @@ def _details(kind: str, summary: str, content: str) -> str:
 def _code(node: Tag) -> str:
     """The coloured source, dressed as the theme's own code blocks are, so that its copy button finds it."""
     lines = node.select_one(".highlight-ipynb pre").decode_contents().removeprefix("<span></span>").rstrip("\n")
-    return f'<div class="language-python highlight"><pre tabindex="0"><code>{lines}\n</code></pre></div>'
+    return f'<div class="language-python highlight"><pre><code tabindex="0">{lines}\n</code></pre></div>'
 
 
 def _outputs(index: int, cell, node: Tag, warn: Warn) -> str:
@@ -112,6 +112,8 @@ def _inner(pre: Tag) -> str:
 def _html(area: Tag) -> str:
     for table in area.select("table:not(:has(.num))"):
         _align_numbers(table)
+    for pre in area.select("pre"):
+        pre["tabindex"] = "0"
     return area.decode_contents().strip()
 
 

@@ -82,10 +82,5 @@ def check(name, answer) -> Verdict:
             return Verdict(name, True, examine(answer))
         except Wrong as reason:
             return Verdict(name, False, str(reason))
-        except Exception as error:  # an answer so odd that looking at it fails
-            return Verdict(name, False, f"the check could not read the answer ({describe(error)})")
-
-
-def describe(error) -> str:
-    """An exception in a few words."""
-    return one_line(f"{type(error).__name__}: {error}", 160)
+        except (Exception, SystemExit) as error:  # an answer so odd that looking at it fails
+            return Verdict(name, False, f"the check could not read the answer, which raises {type(error).__name__}")

@@ -7,6 +7,7 @@ import operator
 import random
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class Wrong(Exception):
@@ -56,7 +57,8 @@ def shown(value, limit=60) -> str:
 def need_function(answer, form: str):
     """Refuse an answer that cannot be called as `form`, such as "make(text)", says."""
     if not callable(answer):
-        raise Wrong(f"the answer is the function {form} itself, not the result of a call, got {shown(answer)}")
+        got = "got nothing" if answer is None else f"not the result of a call, got {shown(answer)}"
+        raise Wrong(f"the answer is the function {form} itself, {got}")
     try:
         signature = inspect.signature(answer)
     except (TypeError, ValueError):
@@ -89,13 +91,12 @@ def complaint(what: str, error) -> str:
 
 def _line(trace) -> str:
     """The line of the reader's code that the error came through last: not a library's, not the checks' own."""
-    found = ""
-    first = None
+    found, readers_file, checks = "", None, Path(__file__).parent
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if name != __file__:
-            first = first or name  # the first frame below the check is the reader's
-            if name == first:
+        if Path(name).parent != checks:
+            readers_file = readers_file or name  # the first frame below the check is the reader's
+            if name == readers_file:
                 found = linecache.getline(name, trace.tb_lineno).strip()
         trace = trace.tb_next
     return one_line(found, 80)

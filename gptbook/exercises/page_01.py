@@ -230,7 +230,7 @@ def _check_known(encode, text, ids):
     given, what = dict(ids), f"encode({_brief(text)}, ids)"
     try:
         value = encode(text, given)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and "a" in text:
             hint = ": an id may be 0, and 0 counts as false" if _names("a", str(error)) or text == "a" else ""
             raise Wrong(f"{what} raised ValueError although every character has an id{hint}") from None
@@ -245,7 +245,7 @@ def _check_known(encode, text, ids):
 
 
 def _check_unknown(encode, text, ids):
-    """Which position the message names: that of the "first" unknown character, "one more", the "last", "other", "none"."""
+    """The position in the message: that of the "first" or "last" unknown character, "one more", "other", "none"."""
     given, what = dict(ids), f"encode({_brief(text)}, ids)"
     first = next(i for i, c in enumerate(text) if c not in ids)
     try:

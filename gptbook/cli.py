@@ -1,0 +1,350 @@
+"""The command `gptbook`: data, train, eval, sample.
+
+Exit codes: 0 done; 2 with one line on stderr when something is wrong; 130 when Ctrl-C ended it, after `train` has
+written a checkpoint; 141, silently, when whoever reads the output has gone.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+DEFAULT_OUT = "runs/PRESET"
+
+
+class UsageError(ValueError):
+    """The command line asks for something that cannot be done."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that complains in one line."""
+
+    def error(self, message):
+        """End with one line and exit code 2."""
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+def whole(least: int):
+    """A parser of whole numbers of at least `least`."""
+
+    def parse(text):
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value < 2**63:
+            raise argparse.ArgumentTypeError(f"needs a whole number of at least {least}, got {text!r}")
+        return value
+
+    return parse
+
+
+def number(least: float, above: bool = False):
+    """A parser of finite numbers of at least `least`, or `above` it."""
+
+    def parse(text):
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < least or (above and value == least):
+            raise argparse.ArgumentTypeError(
+                f"needs a number {'above' if above else 'of at least'} {least:g}, got {text!r}"
+            )
+        return value
+
+    return parse
+
+
+def parser() -> Parser:
+    """The command line. No module of this package is imported for it, so that `--help` comes at once."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show where in the program an error comes from")
+    top = Parser(prog="gptbook", description="Train small GPTs, measure them, and let them write.", allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name, run, text):
+        made = commands.add_parser(name, help=text, description=text, parents=[common], allow_abbrev=False)
+        made.set_defaults(run=run)
+        return made
+
+    data = command("data", run_data, "list the texts to train on, or fetch one and describe it")
+    data.add_argument("name", nargs="?", metavar="NAME", help="tinyshakespeare, python-docs, book, or a text file")
+
+    train = command("train", run_train, "train a model and keep the run in a folder")
+    train.add_argument("--preset", metavar="NAME", help="step-5 (the default), lets-build, or under-the-hood")
+    train.add_argument("--data", metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)")
+    train.add_argument("--steps", type=whole(1), metavar="N", help="steps in all (default: the preset's)")
+    train.add_argument(
+        "--minutes", type=number(0, above=True), metavar="M", help="stop before so many minutes are over"
+    )
+    train.add_argument("--seed", type=whole(0), metavar="S", help="first weights and batches (default: 1337)")
+    train.add_argument("--device", metavar="D", help="cpu, cuda, mps (default: cuda where there is one, else cpu)")
+    train.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the run (default: {DEFAULT_OUT})")
+    train.add_argument("--resume", action="store_true", help="go on with the run in DIR, to N steps if --steps says so")
+
+    evaluate = command("eval", run_eval, "the loss of a trained model over a whole split, the same every time")
+    evaluate.add_argument("folder", type=Path, metavar="DIR", help="the folder of a run")
+    evaluate.add_argument("--split", choices=("val", "train"), default="val", help="val (the default) or train")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+
+    sample = command("sample", run_sample, "let a trained model go on with a text")
+    sample.add_argument("folder", type=Path, metavar="DIR", help="the folder of a run")
+    sample.add_argument("--prompt", metavar="TEXT", help="what to go on with (default: the vocabulary's first symbol)")
+    sample.add_argument("--tokens", type=whole(1), default=300, metavar="N", help="how many to add (default: 300)")
+    sample.add_argument(
+        "--temperature", type=number(0), default=1.0, metavar="T", help="0 takes the likeliest each time (default: 1)"
+    )
+    sample.add_argument("--top-k", type=whole(1), metavar="K", help="choose among the K likeliest only")
+    sample.add_argument("--seed", type=whole(0), default=1337, metavar="S", help="another seed, another text")
+    return top
+
+
+def run_data(args):
+    """List the corpora, or fetch one and say what it is."""
+    from gptbook import corpora
+
+    if args.name is None:
+        for name, text in corpora.KNOWN.items():
+            print(f"{name:16} {text}")
+        print(f"{'FILE':16} any text file of your own, in UTF-8")
+        return
+    corpus = corpora.load(args.name)
+    _say_note(corpus)
+    print(f"name        {corpus.name}")
+    print(f"path        {corpus.path or '-'}")
+    print(f"characters  {len(corpus.text):,}")
+    print(f"symbols     {len(set(corpus.text)):,}")
+    print(f"sha256      {corpus.sha256}")
+    print(f"source      {corpus.source}")
+
+
+def run_train(args):
+    """Train, or go on training."""
+    started = time.monotonic()
+    from dataclasses import replace
+
+    import torch
+
+    from gptbook import recipes, runs
+    from gptbook.data import split
+    from gptbook.progress import Progress
+    from gptbook.tokenizers import CharTokenizer
+    from gptbook.trainer import TrainConfig, train
+
+    if args.preset is not None and args.preset not in recipes.TRAINING:
+        known = ", ".join(recipes.TRAINING)
+        why = "is not trained here" if args.preset in recipes.PRESETS else "is not known"
+        raise UsageError(f"preset {args.preset!r} {why}: choose one of {known}")
+    folder = args.out or Path(DEFAULT_OUT.replace("PRESET", args.preset or "step-5"))
+    device = _device(args.device)
+
+    done = 0
+    if args.resume:
+        if not folder.exists():
+            raise UsageError(f"{folder}: there is no run to resume: train one without --resume first")
+        run = runs.load_run(folder)
+        there, done = run.config, run.step
+        for name, asked, kept in (
+            ("--preset", args.preset, there["preset"]),
+            ("--data", args.data and _data_name(args.data), there["data"]),
+            ("--seed", args.seed, there["training"]["seed"]),
+        ):
+            if asked is not None and asked != kept:
+                raise UsageError(f"{folder}: its run has {name} {kept}, not {asked}: resume without {name}")
+        preset, data = there["preset"], there["data"]
+        training = TrainConfig(**there["training"])
+        training = replace(training, steps=args.steps or training.steps)
+        if training.steps < done:
+            raise UsageError(f"{folder}: its run has done {done} steps: ask for more than that with --steps")
+        if training.steps == done:
+            _say(f"{folder}: all {done} steps are done; --steps N with a larger N goes on")
+            return
+        corpus = _same_corpus(data, there["corpus"])
+        tokenizer = CharTokenizer.from_dict(there["tokenizer"])
+        model = run.model
+    else:
+        if runs.is_run(folder):
+            raise UsageError(f"{folder}: holds a run already: go on with it by --resume, or choose another --out")
+        preset = args.preset or "step-5"
+        data = _data_name(args.data or recipes.CORPORA[preset])
+        corpus = _corpus(data)
+        tokenizer = CharTokenizer.train(corpus.text)
+        training = recipes.TRAINING[preset]
+        steps = args.steps or training.steps
+        training = replace(
+            training,
+            steps=steps,
+            warmup_steps=min(training.warmup_steps, steps // 10),
+            snapshots=tuple(step for step in training.snapshots if step <= steps),
+            seed=training.seed if args.seed is None else args.seed,
+        )
+        torch.manual_seed(training.seed)
+        model = recipes.build(replace(recipes.PRESETS[preset], vocab_size=tokenizer.vocab_size))
+
+    train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
+    _say_note(corpus)
+    _say(
+        f"{preset} on {corpus.name}, {len(corpus.text):,} characters, {tokenizer.vocab_size} symbols; "
+        f"{sum(p.numel() for p in model.parameters()):,} parameters; {training.steps - done:,} steps on {device}, "
+        f"{torch.get_num_threads()} threads"
+    )
+    extra = {
+        "preset": preset,
+        "data": data,
+        "corpus": {"name": corpus.name, "sha256": corpus.sha256},
+        "tokenizer": tokenizer.to_dict(),
+    }
+    minutes = None if args.minutes is None else args.minutes - (time.monotonic() - started) / 60
+    with Progress(training.steps, done) as progress:
+        result = train(
+            model,
+            train_tokens,
+            val_tokens,
+            training,
+            folder=folder,
+            resume=args.resume,
+            minutes=minutes,
+            progress=progress,
+            device=device,
+            extra=extra,
+        )
+    row = result.history[-1]
+    print(
+        f"{folder}: {result.step:,} steps, train {row['train_loss']:.4f}, val {row['val_loss']:.4f} nats, "
+        f"{result.seconds:.1f} s, {result.tokens_per_second:,.0f} tokens/s"
+    )
+    if result.step < training.steps:
+        _say(f"{'stopped by Ctrl-C' if result.interrupted else 'time is up'}: --resume goes on from here")
+    return 130 if result.interrupted else 0
+
+
+def run_eval(args):
+    """Measure a trained model."""
+    import torch
+
+    from gptbook.data import split
+    from gptbook.trainer import evaluate
+
+    run, tokenizer = _load_run(args.folder)
+    corpus = _same_corpus(run.config["data"], run.config["corpus"])
+    train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
+    found = evaluate(run.model, val_tokens if args.split == "val" else train_tokens)
+    if args.json:
+        about = {"loss": found.loss, "bits_per_character": found.bits_per_character}
+        print(json.dumps(about | {"tokens": found.tokens, "split": args.split}))
+    else:
+        print(
+            f"{args.split}: {found.loss:.4f} nats a token, {found.bits_per_character:.4f} bits per character, "
+            f"over all {found.tokens:,} targets"
+        )
+
+
+def run_sample(args):
+    """Let a trained model write."""
+    import torch
+
+    from gptbook.sampling import generate
+
+    run, tokenizer = _load_run(args.folder)
+    if args.prompt == "":
+        raise UsageError("--prompt is empty: give at least one character, or leave the option out")
+    ids = [0] if args.prompt is None else tokenizer.encode(args.prompt)
+    random = torch.Generator().manual_seed(args.seed)
+    out = generate(
+        run.model,
+        torch.tensor([ids]),  # (1, T)
+        args.tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        generator=random,
+    )  # (1, T + N)
+    print(tokenizer.decode(out[0].tolist()))
+
+
+def _load_run(folder):
+    """The run in `folder` and its tokenizer."""
+    from gptbook import runs
+    from gptbook.tokenizers import CharTokenizer
+
+    run = runs.load_run(folder)
+    try:
+        return run, CharTokenizer.from_dict(run.config["tokenizer"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder}: its config.json describes no tokenizer ({error!r}): train anew") from error
+
+
+def _data_name(name: str) -> str:
+    """What config.json keeps of --data: a text's name, or a file's full path, which holds in every folder."""
+    from gptbook import corpora
+
+    return name if name in corpora.KNOWN else str(Path(name).resolve())
+
+
+def _corpus(name):
+    from gptbook import corpora
+
+    return corpora.load(name)
+
+
+def _same_corpus(name, kept):
+    """The text that a run was trained on. Raises UsageError if another one is found now."""
+    corpus = _corpus(name)
+    if corpus.sha256 != kept["sha256"]:
+        raise UsageError(
+            f"{name}: the text found now is not the one of the run (sha256 {corpus.sha256[:12]} and not "
+            f"{kept['sha256'][:12]}): put that text back, GPTBOOK_DATA may name its folder"
+        )
+    return corpus
+
+
+def _device(name):
+    """The device asked for, or the best one that is sure to work."""
+    import torch
+
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(1, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(f"--device {name}: cannot be used ({str(error).splitlines()[0][:80]}): try cpu") from error
+
+
+def _say(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def _say_note(corpus):
+    if corpus.note:
+        _say(corpus.note)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # a model may write any character
+    try:
+        args = parser().parse_args(argv)
+        code = args.run(args) or 0
+        sys.stdout.flush()
+        return code
+    except SystemExit as end:  # argparse, after --help or an error
+        return end.code
+    except BrokenPipeError:  # `gptbook sample DIR | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would complain
+        return 141
+    except KeyboardInterrupt:
+        _say("gptbook: stopped by Ctrl-C")
+        return 130
+    except (ValueError, TypeError, OSError, MemoryError, RuntimeError) as error:
+        if "--debug" in (sys.argv[1:] if argv is None else argv):
+            raise
+        _say(f"gptbook: {' '.join(str(error).split()) or type(error).__name__}")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

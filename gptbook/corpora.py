@@ -1,0 +1,339 @@
+"""The texts of the book: found on this machine or fetched, checked by their sha256, and cached.
+
+Tiny Shakespeare is looked for in the folders of GPTBOOK_DATA, then in the user's cache folder, then at its public
+address. Where none has it, the help pages that come with Python serve instead: a load never fails because the network
+does. With GPTBOOK_OFFLINE set, the network is left alone.
+"""
+
+import ast
+import hashlib
+import io
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import platformdirs
+
+NAMES = ("tinyshakespeare", "python-docs", "book")
+ALIASES = {"shakespeare": "tinyshakespeare"}
+
+
+class CorpusError(ValueError):
+    """A text cannot be had, or cannot be used."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text and where it comes from.
+
+    `name` says what the text is and `requested` what was asked for; `sha256` is that of the text in UTF-8. `source` is
+    a few words without any path of this machine; `path` is the file, where there is one. `note` is empty, or says in a
+    sentence why another text serves in place of the one asked for.
+    """
+
+    name: str
+    requested: str
+    text: str = field(repr=False)
+    source: str
+    sha256: str
+    note: str = ""
+    path: str = field(default="", repr=False)
+
+    @property
+    def substitute(self) -> bool:
+        """Whether this is another text than the one asked for."""
+        return bool(self.note)
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """A file that is known to the last byte."""
+
+    title: str
+    url: str
+    sha256: str
+    size: int  # bytes
+
+
+PINNED = {
+    "tinyshakespeare": _Pinned(
+        title="Tiny Shakespeare",
+        url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        size=1_115_394,
+    )
+}
+FETCH_SECONDS = 7.0  # at most, from looking up the host to the last byte
+
+loaded: dict[str, str] = {}
+"""The sha256 of every text loaded in this process, by the name it was asked for."""
+
+_said: set[str] = set()  # lines already printed
+_unreachable: dict[str, str] = {}  # address -> what went wrong: one wait a process is enough
+
+
+def load(name_or_path="tinyshakespeare") -> Corpus:
+    """A text by its name, "tinyshakespeare" (also "shakespeare"), "python-docs" or "book", or else by its path.
+
+    "python-docs" is the text of the help pages that come with Python, "book" the prose of this book's own pages. Each
+    may stand in a folder of GPTBOOK_DATA as NAME/input.txt or NAME.txt; Tiny Shakespeare, which is known by its
+    sha256, as input.txt too. Raises CorpusError if there is no such text.
+    """
+    name = ALIASES.get(name_or_path, name_or_path) if isinstance(name_or_path, str) else None
+    if name not in NAMES:
+        return load_file(name_or_path)
+    return _remember(_here(name, name_or_path) or _fetched(name, name_or_path) or _substitute(name, name_or_path))
+
+
+def load_file(path) -> Corpus:
+    """The text of a file: UTF-8, with or without a byte order mark; every kind of line end becomes a line feed.
+
+    Raises CorpusError if the file is missing, empty, or not UTF-8.
+    """
+    try:
+        text = _decoded(Path(path).read_bytes())
+    except FileNotFoundError:
+        known = ", ".join(NAMES)
+        raise CorpusError(f"there is no file {str(path)!r}: give a path, or one of the names {known}") from None
+    except OSError as error:
+        raise CorpusError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except ValueError as error:  # of the decoder, or of a path that no file can have
+        raise CorpusError(f"cannot use {str(path)!r} as a text: {error}") from None
+    return _remember(Corpus(Path(path).stem, str(path), text, "file", _digest(text), path=str(path)))
+
+
+def find(name: str) -> Corpus | None:
+    """The text of that name if it is on this machine, without turning to the network; None if it is not.
+
+    Raises CorpusError if no text has that name.
+    """
+    if ALIASES.get(name, name) not in NAMES:
+        raise CorpusError(f"there is no text named {name!r}: the names are {', '.join(NAMES)}")
+    try:
+        return _here(ALIASES.get(name, name), name)
+    except CorpusError:
+        return None
+
+
+def _here(name, requested) -> Corpus | None:
+    for number, folder in enumerate(_data_folders(), start=1):
+        # A bare input.txt may be anything: it is only taken where its sha256 tells.
+        for place in (f"{name}/input.txt", f"{name}.txt", *(["input.txt"] if name in PINNED else [])):
+            text = _checked(name, folder / place, f"{place} in folder {number} of GPTBOOK_DATA")
+            if text is not None:
+                return _found(name, requested, text, "GPTBOOK_DATA", path=str(folder / place))
+    if name in PINNED:
+        text = _checked(name, _cached(name), f"{name}/input.txt in the cache")
+        return None if text is None else _found(name, requested, text, "cache", path=str(_cached(name)))
+    if name == "python-docs":
+        return _found(name, requested, _python_docs(), "Python's own documentation")
+    return _found(name, requested, _book(), "docs folder")
+
+
+def _found(name, requested, text, source, note="", path=""):
+    return Corpus(name, requested, text, source, _digest(text), note, path)
+
+
+def _remember(corpus):
+    loaded[corpus.requested] = corpus.sha256
+    return corpus
+
+
+def _digest(text):
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"byte {error.start} is not UTF-8: save the text as UTF-8") from None
+    if not text:
+        raise CorpusError("it is empty: use a file with text in it")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _say(line):
+    """One line on the error stream, once."""
+    if line not in _said:
+        _said.add(line)
+        print(f"gptbook: {line}", file=sys.stderr)
+
+
+# Files on this machine ------------------------------------------------------------------------------------------------
+
+
+def _data_folders():
+    return [Path(folder).expanduser() for folder in os.environ.get("GPTBOOK_DATA", "").split(os.pathsep) if folder]
+
+
+def _cached(name):
+    return Path(platformdirs.user_cache_dir("gptbook")) / name / "input.txt"
+
+
+def _checked(name, path, place) -> str | None:
+    """The text of the file if it is there and is what it should be; one line says why it is passed over."""
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        _say(f"passed over {place}: {error.strerror}")
+        return None
+    if name in PINNED and hashlib.sha256(content).hexdigest() != PINNED[name].sha256:
+        _say(f"passed over {place}: its sha256 is not that of {PINNED[name].title}")
+        return None
+    try:
+        return _decoded(content)
+    except CorpusError as error:
+        _say(f"passed over {place}: {error}")
+        return None
+
+
+def _keep(path, content):
+    """Put a fetched file into the cache, in one step; where the cache cannot be written, do without."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            aside.write_bytes(content)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError:
+        pass  # the text is at hand all the same, and is fetched again next time
+
+
+# The network ----------------------------------------------------------------------------------------------------------
+
+
+def _fetched(name, requested) -> Corpus | None:
+    """The text from its public address, or None, with one line that says how it went."""
+    known = PINNED.get(name)
+    if known is None or os.environ.get("GPTBOOK_OFFLINE", "") not in ("", "0"):
+        return None
+    wrong = _unreachable.get(known.url)
+    if wrong is None:
+        content, wrong = _download(known)
+        if content is not None and hashlib.sha256(content).hexdigest() == known.sha256:
+            _say(f"fetched {known.title}")
+            _keep(_cached(name), content)
+            return _found(name, requested, _decoded(content), "GitHub")
+        _unreachable[known.url] = wrong = wrong or "what came has another sha256"
+    _say(
+        f"{known.title} could not be fetched ({wrong}), the text that comes with Python serves instead; "
+        f"to use it, put it at FOLDER/{name}/input.txt and set GPTBOOK_DATA=FOLDER"
+    )
+    return None
+
+
+class _Bounded(io.BytesIO):
+    """Takes so many bytes and no more, until a time and no longer: what comes too late or too long is not wanted."""
+
+    def __init__(self, size, until):
+        super().__init__()
+        self.size, self.until = size, until
+
+    def write(self, piece):
+        if self.tell() + len(piece) > self.size:
+            raise ValueError("what came is longer than the file")
+        if time.monotonic() > self.until:
+            raise TimeoutError
+        return super().write(piece)
+
+
+def _download(known) -> tuple[bytes | None, str]:
+    """The bytes at the address, and what went wrong otherwise, within FETCH_SECONDS whatever the other side does.
+
+    Time-outs of the network count from one byte to the next, and looking up a host has none: a server that sends a
+    byte a second never runs into them. So a thread does the waiting, and is left behind when the time is over.
+    """
+    into = _Bounded(known.size, time.monotonic() + FETCH_SECONDS)
+    wrong = [f"no answer within {FETCH_SECONDS:g} seconds"]
+
+    def work():
+        try:
+            import pooch  # only here: it takes a while to import, and is rarely needed
+
+            # Small chunks, so that one that never fills does not hold the thread for long.
+            fetch = pooch.HTTPDownloader(
+                progressbar=False, chunk_size=8192, timeout=(FETCH_SECONDS / 2, FETCH_SECONDS / 2)
+            )
+            fetch(known.url, into, None)
+            wrong[0] = ""
+        except Exception as error:  # whatever it is, there is another text
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            name = type(error).__name__
+            if "Timeout" not in name:
+                wrong[0] = (
+                    f"the server answered {status}" if status else str(error) if type(error) is ValueError else name
+                )
+
+    thread = threading.Thread(target=work, daemon=True, name="gptbook-fetch")
+    thread.start()
+    thread.join(FETCH_SECONDS)
+    problem = wrong[0]  # once: the thread may still change it
+    return (None, problem) if problem else (into.getvalue(), "")
+
+
+# The texts that need no network ---------------------------------------------------------------------------------------
+
+
+def _substitute(name, requested) -> Corpus:
+    title = PINNED[name].title
+    try:
+        text = _python_docs()
+    except CorpusError as error:
+        raise CorpusError(
+            f"{title} is not on this machine and could not be fetched, and {error}; "
+            f"put it at FOLDER/{name}/input.txt and set GPTBOOK_DATA=FOLDER"
+        ) from None
+    note = f"{title} was not at hand, so the text of the help pages that come with Python serves in its place."
+    return _found("python-docs", requested, text, "Python's own documentation", note)
+
+
+def _python_docs() -> str:
+    """The help pages that `help("topics")` shows, in the order of their names; they differ between Python versions."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise CorpusError("this Python comes without its help pages (pydoc_data)") from None
+    return "\n\n".join(topics[name].replace("\r\n", "\n").strip("\n") for name in sorted(topics)) + "\n"
+
+
+def _book() -> str:
+    """The prose of the pages, in reading order; their code and what it prints are left out."""
+    root = Path(__file__).resolve().parent.parent
+    # Beside an installed package, a folder named docs would be somebody else's.
+    pages = (
+        sorted((*(root / "docs").glob("*.py"), *(root / "docs").glob("*.md")))
+        if (root / "pyproject.toml").is_file()
+        else []
+    )
+    texts = []
+    for page in pages:
+        text = _decoded(page.read_bytes())
+        texts.append(_prose(text, page.name) if page.suffix == ".py" else text.strip("\n"))
+    if not any(texts):
+        raise CorpusError('the text "book" needs the docs folder of a checkout: clone the book and pip install -e .')
+    return "\n\n".join(text for text in texts if text) + "\n"
+
+
+def _prose(source, page):
+    """The markdown cells of a page in percent format."""
+    cells = re.split(r"^# %%", source, flags=re.MULTILINE)[1:]
+    texts = []
+    for cell in cells:
+        head, _, body = cell.partition("\n")
+        if not head.strip().startswith("[markdown]"):
+            continue
+        try:
+            texts.append(ast.literal_eval(body.strip()).strip("\n"))
+        except (ValueError, SyntaxError, AttributeError):
+            raise CorpusError(f"a prose cell of docs/{page} is not one triple-quoted string") from None
+    return "\n\n".join(texts)

@@ -1,0 +1,200 @@
+"""A run kept in a folder, so that it can be resumed, measured and sampled from later:
+
+    config.json                    model, training, and what else the run depends on: tokenizer, text, versions
+    metrics.jsonl                  one measurement a line
+    checkpoint.safetensors         weights, the optimizer's moments, random states: all that going on needs
+    checkpoint-000250.safetensors  the weights alone, after 250 steps
+
+Each checkpoint bears the key of its config.json, so that files of two runs are seen not to belong together.
+"""
+
+import hashlib
+import json
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from gptbook import checkpoint
+from gptbook.model import GPT, GPTConfig
+
+CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.jsonl", "checkpoint.safetensors"
+
+
+class RunError(ValueError):
+    """A folder does not hold the run that it should."""
+
+
+def snapshot_name(step: int) -> str:
+    """The name of the file that keeps the weights after `step` steps."""
+    return f"checkpoint-{step:06d}.safetensors"
+
+
+def is_run(folder) -> bool:
+    """Whether `folder` holds a file of a run."""
+    return any((Path(folder) / name).exists() for name in (CONFIG, METRICS, CHECKPOINT))
+
+
+def read_config(folder) -> dict:
+    """What the config.json of a run says. Raises RunError when there is none, or when it cannot be understood."""
+    path = Path(folder) / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        GPTConfig(**config["model"])
+        if not isinstance(config["training"]["steps"], int):
+            raise TypeError("training.steps is not a whole number")
+    except OSError as error:
+        why = "no such folder" if not Path(folder).exists() else f"{CONFIG}: {error.strerror}"
+        raise RunError(f"{folder}: holds no run ({why}): name a folder that a training run was kept in") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(f"{path}: does not describe a run ({error!r}): put back the one that was written") from None
+    return config
+
+
+@dataclass
+class Run:
+    """A run read back: the model, its config.json, the steps behind the model, the measurements so far."""
+
+    model: GPT
+    config: dict
+    step: int
+    history: list[dict] = field(repr=False)
+
+
+def load_run(folder, step: int | None = None) -> Run:
+    """The model of the run kept in `folder`, on the CPU, as it was left, or as it was after `step` steps.
+
+    Raises RunError or CheckpointError when the folder holds no such run, or files that do not belong together.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    path = folder / (CHECKPOINT if step is None else snapshot_name(step))
+    tensors, header = _read_checkpoint(path, config)
+    model = GPT(GPTConfig(**config["model"]))
+    checkpoint.load_weights(model, _weights_of(tensors), path)
+    return Run(model, config, header["step"], _read_history(folder, header["step"]))
+
+
+def open_run(folder, model: dict, training: dict, extra: dict | None = None, resume: bool = False) -> "Keeper":
+    """Make `folder` ready for a run with these settings (JSON objects); config.json comes with the first measurement.
+
+    Raises RunError, and changes nothing, when the folder holds a run that this one would overwrite, or does not hold
+    the one to resume. A resumed run has the settings it had; only its steps may be more.
+    """
+    folder = Path(folder)
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "gptbook": version("gptbook")}
+    config = {"model": model, "training": training, **(extra or {}), "versions": versions}
+    config = json.loads(json.dumps(config, allow_nan=False))  # as it will be read back: tuples are lists
+    if resume:
+        there = read_config(folder)
+        _, header = _read_checkpoint(folder / CHECKPOINT, there)
+        if _key(there) != _key(config):
+            raise RunError(f"{folder}: the run there has {_difference(there, config)}: resume it with its own settings")
+        if training["steps"] < header["step"]:
+            raise RunError(f"{folder}: the run there has done {header['step']} steps: ask for at least as many")
+    elif is_run(folder):
+        raise RunError(f"{folder}: holds a run already: resume it, or choose another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise RunError(f"{folder}: a file is in the way, and a run needs a folder: choose another name") from None
+    return Keeper(folder, config)
+
+
+class Keeper:
+    """Writes down a run as it goes."""
+
+    def __init__(self, folder: Path, config: dict):
+        self.folder, self.config, self.key, self.described = folder, config, _key(config), False
+
+    def keep(self, row: dict, model, optimizer, random: torch.Generator):
+        """Write down a measurement, and the state of the run with it: the step is row["step"]."""
+        if not self.described:  # not before: a run that could not start is none
+            text = json.dumps(self.config, indent=1, ensure_ascii=False) + "\n"
+            checkpoint.write_aside(self.folder / CONFIG, text)
+            self.described = True
+        with (self.folder / METRICS).open("a", encoding="utf-8", newline="\n") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+        header = {"run": self.key, "step": row["step"], "seconds": row["seconds"]}
+        weights = checkpoint.weights(model)
+        if row["step"] in self.config["training"]["snapshots"]:
+            checkpoint.save(self.folder / snapshot_name(row["step"]), weights, header)
+
+        # What going on needs besides the weights. No weight has "/" in its name.
+        state = {"random/torch": torch.get_rng_state(), "random/batches": random.get_state()}
+        device = next(model.parameters()).device
+        if device.type == "cuda":
+            state["random/cuda"] = torch.cuda.get_rng_state(device)
+        for name, parameter in model.named_parameters():
+            for moment, tensor in optimizer.state.get(parameter, {}).items():  # none before the first step
+                state[f"optimizer/{name.replace('_orig_mod.', '')}/{moment}"] = tensor
+        checkpoint.save(self.folder / CHECKPOINT, weights | state, header)
+
+    def restore(self, model, optimizer, random: torch.Generator) -> tuple[int, float, list[dict]]:
+        """Put everything back to the last checkpoint: its step, the seconds so far, and the measurements so far."""
+        path = self.folder / CHECKPOINT
+        tensors, header = _read_checkpoint(path, self.config)
+        checkpoint.load_weights(model, _weights_of(tensors), path)
+        parameters = {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters()}
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer/"):
+                _, parameter, moment = name.split("/")
+                optimizer.state[parameters[parameter]][moment] = tensor.to(parameters[parameter].device)
+        torch.set_rng_state(tensors["random/torch"])
+        random.set_state(tensors["random/batches"])
+        device = next(model.parameters()).device
+        if device.type == "cuda" and "random/cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random/cuda"], device)
+
+        # A killed run may have measured once more after its last checkpoint: that will be measured again.
+        history = _read_history(self.folder, header["step"])
+        checkpoint.write_aside(self.folder / METRICS, "".join(json.dumps(row) + "\n" for row in history))
+        return header["step"], header["seconds"], history
+
+
+def _key(config: dict) -> str:
+    """The sha256 of what must not change in a run: all but its length, and the versions."""
+    training = {name: value for name, value in config["training"].items() if name != "steps"}
+    fixed = {name: value for name, value in config.items() if name != "versions"} | {"training": training}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def _difference(there: dict, here: dict, before: str = "") -> str:
+    """The first setting in which two descriptions differ, in words."""
+    for key in sorted(there.keys() | here.keys()):
+        old, new = there.get(key), here.get(key)
+        if old == new or key in ("versions", "steps"):
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            return _difference(old, new, f"{before}{key}.")
+        old, new = (text if len(text := repr(value)) < 40 else f"{text[:36]} ..." for value in (old, new))
+        return f"{before}{key} {old} and not {new}"
+    return "other settings"
+
+
+def _weights_of(tensors: dict) -> dict:
+    return {name: tensor for name, tensor in tensors.items() if "/" not in name}
+
+
+def _read_checkpoint(path: Path, config: dict) -> tuple[dict, dict]:
+    tensors, header = checkpoint.load(path)
+    if header.get("run") != _key(config):
+        raise RunError(f"{path}: does not belong to the {CONFIG} beside it: put back the one it was written with")
+    return tensors, header
+
+
+def _read_history(folder: Path, last_step: int) -> list[dict]:
+    """The measurements up to `last_step`; a line cut short by a kill ends them."""
+    rows = []
+    path = folder / METRICS
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if row["step"] > last_step:
+            break
+        rows.append(row)
+    return rows
