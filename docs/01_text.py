@@ -89,7 +89,7 @@ from collections import Counter
 from gptbook import display
 
 common = Counter(text).most_common(30)
-fig, ax = display.figure(6.8, 2.6)
+fig, ax = display.figure(5.6, 2.4)
 ax.bar(range(len(common)), [count / len(text) for _, count in common], color=display.BLUE)
 ax.set_xticks(range(len(common)), display.characters([symbol for symbol, _ in common]))
 ax.tick_params(axis="x", length=0)

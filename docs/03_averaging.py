@@ -87,7 +87,6 @@ Read it by rows. Row $t$ says where token $t$ takes its information from. Column
 from gptbook import display
 
 fig, ax = display.figure(3.4, 3.2)
-ax.grid(False)
 display.heatmap(ax, weights, numbers=True)
 ax.set_ylabel("row t: who looks")
 ax.set_xlabel("column s: who is looked at")

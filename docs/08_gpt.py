@@ -209,7 +209,7 @@ display.table(
 )
 
 # %% tags=["hide-input"] alt="One horizontal bar divided by the share of each part of the model. The MLPs take nearly two thirds, attention nearly one third, and embeddings, norms and unembedding share a thin rest." caption="Where the parameters are. The MLPs hold about twice as many as attention."
-fig, ax = display.figure(6.8, 1.5)
+fig, ax = display.figure(5.6, 1.5)
 left = 0.0
 colours = (display.ORANGE, display.BLUE, display.GREEN, display.GREY, display.PURPLE)
 for (name, _, count), colour in zip(parts[:-1], colours, strict=True):
@@ -353,10 +353,9 @@ claim("leak_above_diagonal", leak.triu(1).abs().max(), expected=0.0)
 claim("leak_above_diagonal_unmasked", leak_unmasked.triu(1).abs().max(), expected=(1e-4, None), kind="statistical")
 
 # %% tags=["hide-input"] alt="Two grids of sixteen by sixteen cells. The left one, of the right model, is empty above its diagonal. The right one, of the model without a mask, is filled on both sides of it." caption="The leak matrix, on a logarithmic scale. Left: the model as it is. Right: without its mask, the future shows."
-fig, axes = display.figure(6.8, 3.4, columns=2)
+fig, axes = display.figure(5.8, 3.0, columns=2)
 floor = 1e-4
 for ax, matrix, title in ((axes[0], leak, "causal"), (axes[1], leak_unmasked, "without mask")):
-    ax.grid(False)
     shown = (matrix.clamp(min=floor) / floor).log10()
     display.heatmap(ax, shown, title=title)
     ax.set_xticks(range(0, 16, 3), range(0, 16, 3))
@@ -494,7 +493,7 @@ display.table(
 )
 
 # %% tags=["hide-input"] alt="Four curves of loss over fifty steps of memorising one batch. The curves of the right model and of three broken ones fall together and end close to each other." caption="Memorising one batch. All four models pass. From these curves you could not say which one is right."
-fig, ax = display.figure(6.4, 2.8)
+fig, ax = display.figure(5.4, 2.7)
 styles = zip(
     results.items(), (display.BLUE, display.RED, display.ORANGE, display.GREEN), ("-", "--", "-.", ":"), strict=True
 )
@@ -619,7 +618,7 @@ claim("tiny_shortest", lengths.min() / math.sqrt(C), expected=(0.0, 0.95), kind=
 print(f"lengths between {lengths.min() / math.sqrt(C):.0%} and {lengths.max() / math.sqrt(C):.0%} of the radius")
 
 # %% tags=["hide-input"] alt="A curve of the length of LayerNorm's output, as a share of the sphere's radius, over the standard deviation of its input on a logarithmic axis. It rises from near zero for tiny deviations to one for deviations above about a hundredth." caption="How far LayerNorm reaches, by the standard deviation of its input. The two bands are the rows of the two experiments."
-fig, ax = display.figure(6.4, 2.8)
+fig, ax = display.figure(5.4, 2.7)
 s = torch.logspace(-4, 1, 200)
 ax.plot(s, s / (s**2 + 1e-5).sqrt(), color=display.BLUE)
 for rows, colour, name in ((deviation, display.GREEN, "u"), (1e-3 * deviation, display.RED, "u / 1000")):

@@ -158,7 +158,7 @@ claim("lr_warmup", recipe.warmup_steps)
 display.source(trainer.lr_at)
 
 # %% tags=["hide-input"] alt="The learning rate over the steps of training. It climbs in a straight line during warm-up, then falls along half a cosine wave to a small value at the end." caption="The learning rate of the larger recipe."
-fig, ax = display.figure(6.4, 2.4)
+fig, ax = display.figure(5.4, 2.3)
 ax.plot(rates, color=display.BLUE)
 ax.set_xlabel("step")
 ax.set_ylabel("learning rate")
@@ -191,15 +191,16 @@ print(f"length {length:.1f} -> {clipped:.3f}, cosine of the angle between the tw
 r"""
 ## The same thing in the package
 
-The package's loop adds what a long run needs: evaluation, files, and the possibility to stop and go on.
+The package makes one update like this:
 """
 
 # %%
-display.source(trainer.train)
+display.source(trainer.update)
 
 # %% [markdown]
 r"""
-Is it the loop from above? Run both for twenty steps from the same start, on the same batches, with warm-up, decay, clipping and
+Round it stands a loop that does what a long run needs: it measures, writes checkpoints, and can be stopped and resumed. Is it
+still the loop from above? Run both for twenty steps from the same start, on the same batches, with warm-up, decay, clipping and
 weight decay. All parameters must agree.
 """
 
@@ -320,7 +321,7 @@ print(f"fifty random batches   {estimate:.4f}")
 print(f"the whole split        {small.summary['val_loss']:.4f}")
 
 # %% tags=["hide-input"] alt="Learning curves of both models: validation loss over training steps, with horizontal lines for the uniform, unigram and bigram models. Both curves cross the bigram line early and keep falling; the larger model ends lower." caption="Validation loss over the whole split, on the loss ladder. Dashed: loss on as much training text."
-fig, ax = display.figure(6.8, 3.4)
+fig, ax = display.figure(5.6, 3.2)
 for (name, run), colour in zip(runs.items(), (display.ORANGE, display.BLUE), strict=True):
     steps = [entry["step"] for entry in run.history]
     ax.plot(steps, [entry["val_loss"] for entry in run.history], color=colour, label=name)
@@ -340,39 +341,32 @@ training text alone.
 
 ## What it cost
 
-Training a model with $N$ parameters takes about $6 N$ operations for each token: two for each parameter on the way forward, a
-multiplication and an addition, and four on the way back. Attention adds its own, $12\, L\, T\, C$ a token. Divide by the time, and compare with what
-this machine can do in a large matrix product, measured just before the run.
+A weight of a matrix costs six operations for each token: a multiplication and an addition on the way forward, and twice as many on the
+way back. The blocks hold $12 L C^2$ such weights, and the unembedding $V C$. Attention adds the scores and the weighted sums, $12\, L\, T\, C$
+a token in all. Divide by the time, and compare with what this machine does in one large matrix product, measured just before the run.
 """
 
 # %%
 rows = []
 for name, run in runs.items():
     c, s = run.model.config, run.summary
-    N = sum(p.numel() for p in run.model.parameters()) - run.model.wpe.weight.numel() - run.model.wte.weight.numel()
-    operations = 6 * N + 12 * c.n_layer * c.block_size * c.n_embd  # a token
+    matrices = 12 * c.n_layer * c.n_embd**2 + c.vocab_size * c.n_embd
+    operations = 6 * matrices + 12 * c.n_layer * c.block_size * c.n_embd  # a token
+    assert operations == recipes.flops_per_token(c)
     rate = operations * s["tokens_per_second"] / 1e9
     share = claim(name.replace("-", "_") + "_share_of_peak", rate / s["peak_gflops"], kind="statistical")
-    rows.append(
-        (
-            name,
-            f"{s['seconds']:.0f}",
-            f"{s['tokens_per_second']:,.0f}",
-            f"{rate:.0f}",
-            f"{s['peak_gflops']:.0f}",
-            f"{share:.0%}",
-        )
-    )
+    numbers = (s["seconds"], s["tokens_per_second"], rate, s["peak_gflops"])
+    rows.append((name, *(f"{number:,.0f}" for number in numbers), f"{share:.0%}"))
 display.table(
     rows,
-    header=("recipe", "seconds", "tokens/s", "billion operations/s", "the machine's peak", "share"),
+    header=("recipe", "seconds", "tokens/s", "GFLOP/s", "peak", "share"),
     caption=f"On {large.summary['threads']} threads of: {large.summary['processor']}. Seconds of training, evaluation apart.",
 )
 
 # %% [markdown]
 r"""
-Embeddings are looked up and not multiplied, so they are left out of $N$ here. The smaller the matrices, the more of the time goes
-into everything around them. The book's faster recipe takes that up.
+A GFLOP/s is a billion operations a second. Looking up an embedding is no multiplication, so embeddings do not count. The smaller the
+matrices, the more of the time goes into everything around them.
 
 ## What a loss looks like
 

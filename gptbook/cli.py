@@ -63,7 +63,8 @@ def parser() -> Parser:
     """The command line. No module of this package is imported for it, so that `--help` comes at once."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show where in the program an error comes from")
-    top = Parser(prog="gptbook", description="Train small GPTs, measure them, and let them write.", allow_abbrev=False)
+    description = "Train small GPTs, measure them, and let them write."
+    top = Parser(prog="gptbook", description=description, parents=[common], allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name, run, text):
@@ -108,9 +109,11 @@ def run_data(args):
     from gptbook import corpora
 
     if args.name is None:
-        for name, text in corpora.KNOWN.items():
-            print(f"{name:16} {text}")
-        print(f"{'FILE':16} any text file of your own, in UTF-8")
+        for name, about in corpora.KNOWN.items():
+            found = corpora.find(name)
+            here = f"{len(found.text):,} characters, {found.source}" if found else "not on this machine"
+            print(f"{name:16} {about} ({here})")
+        print(f"{'FILE':16} a text file of your own, in UTF-8")
         return
     corpus = corpora.load(args.name)
     _say_note(corpus)
@@ -129,8 +132,8 @@ def run_train(args):
 
     import torch
 
-    from gptbook import recipes, runs
-    from gptbook.data import split
+    from gptbook import corpora, recipes, runs
+    from gptbook.data import split, windows
     from gptbook.progress import Progress
     from gptbook.tokenizers import CharTokenizer
     from gptbook.trainer import TrainConfig, train
@@ -146,7 +149,7 @@ def run_train(args):
     if args.resume:
         if not folder.exists():
             raise UsageError(f"{folder}: there is no run to resume: train one without --resume first")
-        run = runs.load_run(folder)
+        run, tokenizer = _load_run(folder)
         there, done = run.config, run.step
         for name, asked, kept in (
             ("--preset", args.preset, there["preset"]),
@@ -163,15 +166,14 @@ def run_train(args):
         if training.steps == done:
             _say(f"{folder}: all {done} steps are done; --steps N with a larger N goes on")
             return
-        corpus = _same_corpus(data, there["corpus"])
-        tokenizer = CharTokenizer.from_dict(there["tokenizer"])
+        corpus = _same_corpus(there)
         model = run.model
     else:
         if runs.is_run(folder):
             raise UsageError(f"{folder}: holds a run already: go on with it by --resume, or choose another --out")
         preset = args.preset or "step-5"
         data = _data_name(args.data or recipes.CORPORA[preset])
-        corpus = _corpus(data)
+        corpus = corpora.load(data)
         tokenizer = CharTokenizer.train(corpus.text)
         training = recipes.TRAINING[preset]
         steps = args.steps or training.steps
@@ -186,18 +188,15 @@ def run_train(args):
         model = recipes.build(replace(recipes.PRESETS[preset], vocab_size=tokenizer.vocab_size))
 
     train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
+    for part in (train_tokens, val_tokens):
+        windows(part, model.config.block_size)  # complains about too short a text before anything is said or written
     _say_note(corpus)
     _say(
         f"{preset} on {corpus.name}, {len(corpus.text):,} characters, {tokenizer.vocab_size} symbols; "
         f"{sum(p.numel() for p in model.parameters()):,} parameters; {training.steps - done:,} steps on {device}, "
-        f"{torch.get_num_threads()} threads"
+        f"threads: {torch.get_num_threads()}"
     )
-    extra = {
-        "preset": preset,
-        "data": data,
-        "corpus": {"name": corpus.name, "sha256": corpus.sha256},
-        "tokenizer": tokenizer.to_dict(),
-    }
+    extra = recipes.run_about(preset, data, corpus, tokenizer)
     minutes = None if args.minutes is None else args.minutes - (time.monotonic() - started) / 60
     with Progress(training.steps, done) as progress:
         result = train(
@@ -230,7 +229,7 @@ def run_eval(args):
     from gptbook.trainer import evaluate
 
     run, tokenizer = _load_run(args.folder)
-    corpus = _same_corpus(run.config["data"], run.config["corpus"])
+    corpus = _same_corpus(run.config)
     train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
     found = evaluate(run.model, val_tokens if args.split == "val" else train_tokens)
     if args.json:
@@ -271,32 +270,31 @@ def _load_run(folder):
     from gptbook.tokenizers import CharTokenizer
 
     run = runs.load_run(folder)
-    try:
-        return run, CharTokenizer.from_dict(run.config["tokenizer"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{folder}: its config.json describes no tokenizer ({error!r}): train anew") from error
+    missing = {"preset", "data", "corpus", "tokenizer"} - run.config.keys()
+    if missing:
+        raise UsageError(f"{folder}: its config.json lacks {', '.join(sorted(missing))}: use a run of `gptbook train`")
+    return run, CharTokenizer.from_dict(run.config["tokenizer"])
 
 
 def _data_name(name: str) -> str:
-    """What config.json keeps of --data: a text's name, or a file's full path, which holds in every folder."""
+    """What config.json keeps of --data: a text's name, or a file's full path, which means the same everywhere."""
     from gptbook import corpora
 
+    name = corpora.ALIASES.get(name, name)
     return name if name in corpora.KNOWN else str(Path(name).resolve())
 
 
-def _corpus(name):
+def _same_corpus(config: dict):
+    """The text that a run was trained on. Raises UsageError if another one is found now."""
     from gptbook import corpora
 
-    return corpora.load(name)
-
-
-def _same_corpus(name, kept):
-    """The text that a run was trained on. Raises UsageError if another one is found now."""
-    corpus = _corpus(name)
+    kept, name = config["corpus"], config["data"]
+    # A text that had to stand in for another one is asked for by its own name.
+    corpus = corpora.load(kept["name"] if kept["name"] in corpora.KNOWN and name in corpora.KNOWN else name)
     if corpus.sha256 != kept["sha256"]:
         raise UsageError(
-            f"{name}: the text found now is not the one of the run (sha256 {corpus.sha256[:12]} and not "
-            f"{kept['sha256'][:12]}): put that text back, GPTBOOK_DATA may name its folder"
+            f"{name}: this is not the text of the run any more (sha256 {corpus.sha256[:12]}, it was "
+            f"{kept['sha256'][:12]}): put that text back, or train anew"
         )
     return corpus
 
@@ -329,7 +327,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args = parser().parse_args(argv)
         code = args.run(args) or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, so that a reader who has gone is noticed here
         return code
     except SystemExit as end:  # argparse, after --help or an error
         return end.code
@@ -339,10 +338,13 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("gptbook: stopped by Ctrl-C")
         return 130
-    except (ValueError, TypeError, OSError, MemoryError, RuntimeError) as error:
+    except Exception as error:
         if "--debug" in (sys.argv[1:] if argv is None else argv):
             raise
-        _say(f"gptbook: {' '.join(str(error).split()) or type(error).__name__}")
+        words = " ".join(str(error).split())
+        if not isinstance(error, ValueError | OSError):  # not foreseen: the kind of error may tell more than its words
+            words = f"{type(error).__name__}: {words} (--debug shows where)"
+        _say(f"gptbook: {words}")
         return 2
 
 

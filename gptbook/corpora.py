@@ -19,7 +19,12 @@ from pathlib import Path
 
 import platformdirs
 
-NAMES = ("tinyshakespeare", "python-docs", "book")
+KNOWN = {
+    "tinyshakespeare": "Tiny Shakespeare, scenes from the plays, a megabyte",
+    "shakespeare": "another name for it",
+    "python-docs": "the help pages that come with Python",
+    "book": "the prose of this book's own pages",
+}
 ALIASES = {"shakespeare": "tinyshakespeare"}
 
 
@@ -85,7 +90,7 @@ def load(name_or_path="tinyshakespeare") -> Corpus:
     sha256, as input.txt too. Raises CorpusError if there is no such text.
     """
     name = ALIASES.get(name_or_path, name_or_path) if isinstance(name_or_path, str) else None
-    if name not in NAMES:
+    if name not in KNOWN:
         return load_file(name_or_path)
     return _remember(_here(name, name_or_path) or _fetched(name, name_or_path) or _substitute(name, name_or_path))
 
@@ -98,8 +103,8 @@ def load_file(path) -> Corpus:
     try:
         text = _decoded(Path(path).read_bytes())
     except FileNotFoundError:
-        known = ", ".join(NAMES)
-        raise CorpusError(f"there is no file {str(path)!r}: give a path, or one of the names {known}") from None
+        names = ", ".join(KNOWN)
+        raise CorpusError(f"there is no file {str(path)!r}: give a path, or one of the names {names}") from None
     except OSError as error:
         raise CorpusError(f"cannot read {str(path)!r}: {error.strerror}") from None
     except ValueError as error:  # of the decoder, or of a path that no file can have
@@ -112,8 +117,8 @@ def find(name: str) -> Corpus | None:
 
     Raises CorpusError if no text has that name.
     """
-    if ALIASES.get(name, name) not in NAMES:
-        raise CorpusError(f"there is no text named {name!r}: the names are {', '.join(NAMES)}")
+    if name not in KNOWN:
+        raise CorpusError(f"there is no text named {name!r}: the names are {', '.join(KNOWN)}")
     try:
         return _here(ALIASES.get(name, name), name)
     except CorpusError:
@@ -195,8 +200,8 @@ def _checked(name, path, place) -> str | None:
         return None
 
 
-def _keep(path, content):
-    """Put a fetched file into the cache, in one step; where the cache cannot be written, do without."""
+def _keep(path, content) -> str:
+    """Put a fetched file into the cache, in one step, and say where; where that cannot be, do without."""
     aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +211,8 @@ def _keep(path, content):
         finally:
             aside.unlink(missing_ok=True)
     except OSError:
-        pass  # the text is at hand all the same, and is fetched again next time
+        return ""  # the text is at hand all the same, and is fetched again next time
+    return str(path)
 
 
 # The network ----------------------------------------------------------------------------------------------------------
@@ -222,8 +228,7 @@ def _fetched(name, requested) -> Corpus | None:
         content, wrong = _download(known)
         if content is not None and hashlib.sha256(content).hexdigest() == known.sha256:
             _say(f"fetched {known.title}")
-            _keep(_cached(name), content)
-            return _found(name, requested, _decoded(content), "GitHub")
+            return _found(name, requested, _decoded(content), "GitHub", path=_keep(_cached(name), content))
         _unreachable[known.url] = wrong = wrong or "what came has another sha256"
     _say(
         f"{known.title} could not be fetched ({wrong}), the text that comes with Python serves instead; "
@@ -261,9 +266,7 @@ def _download(known) -> tuple[bytes | None, str]:
             import pooch  # only here: it takes a while to import, and is rarely needed
 
             # Small chunks, so that one that never fills does not hold the thread for long.
-            fetch = pooch.HTTPDownloader(
-                progressbar=False, chunk_size=8192, timeout=(FETCH_SECONDS / 2, FETCH_SECONDS / 2)
-            )
+            fetch = pooch.HTTPDownloader(progressbar=False, chunk_size=8192, timeout=FETCH_SECONDS)
             fetch(known.url, into, None)
             wrong[0] = ""
         except Exception as error:  # whatever it is, there is another text

@@ -120,7 +120,7 @@ def characters(text: str) -> list[str]:
     return [{" ": "␣", "\n": "↵"}.get(character, character) for character in text]
 
 
-def figure(width: float = 6.4, height: float = 3.2, columns: int = 1, rows: int = 1, **settings):
+def figure(width: float = 5.4, height: float = 2.8, columns: int = 1, rows: int = 1, **settings):
     """A figure of the book's style, width and height in inches: returns what `plt.subplots` returns."""
     import matplotlib.pyplot as plt
 
@@ -138,6 +138,7 @@ def heatmap(ax, matrix, rows=None, columns=None, numbers: bool = False, title: s
     ax.imshow(matrix, cmap=_blues(), vmin=low, vmax=high or 1.0, aspect="equal", interpolation="none")
     for axis, labels, size in ((ax.yaxis, rows, len(matrix)), (ax.xaxis, columns, len(matrix[0]))):
         axis.set_ticks(range(size), labels if labels is not None else range(size))
+    ax.grid(False)
     ax.tick_params(length=0)
     ax.xaxis.tick_top()
     for side in ax.spines.values():

@@ -1,6 +1,7 @@
 """The named configurations of the book: what each model looks like, how it is trained, and the models so made."""
 
 import ast
+import contextlib
 import hashlib
 import json
 import os
@@ -81,12 +82,13 @@ class Trained:
 loaded_runs: dict[str, str] = {}  # name -> key and sha256 of the weights of each recipe that `trained` gave
 
 
-def trained(name: str) -> Trained:
+def trained(name: str, show: bool | None = None) -> Trained:
     """The model of the recipe `name`, trained on its text: kept from the last time, or trained now.
 
     A kept model serves as long as everything it depends on is the same: the source that training runs, both
     configurations, the text, the versions of Python and PyTorch. Models are kept in the folder that GPTBOOK_RUNS names,
-    else in the user's cache. Raises ValueError for an unknown recipe.
+    else in the user's cache. A training shows how it goes on on a terminal, elsewhere only if `show` says so. Raises
+    ValueError for an unknown recipe.
     """
     if name not in TRAINING:
         raise ValueError(f"recipe {name!r}: there is none of this name: choose one of {', '.join(TRAINING)}")
@@ -97,7 +99,7 @@ def trained(name: str) -> Trained:
     key = _key(config, TRAINING[name], corpus)
     folder = _runs_folder() / f"{name}-{key[:16]}"
     if not folder.exists():
-        _make(folder, config, TRAINING[name], tokenizer, corpus)
+        _make(folder, name, config, tokenizer, corpus, sys.stderr.isatty() if show is None else show)
     try:
         run = runs.load_run(folder)
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -160,8 +162,15 @@ def _source_of(module: str, root: Path) -> Path | None:
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
-def _make(folder: Path, config: GPTConfig, training: TrainConfig, tokenizer: CharTokenizer, corpus: corpora.Corpus):
+def run_about(preset: str, data: str, corpus: corpora.Corpus, tokenizer: CharTokenizer) -> dict:
+    """What the config.json of a run says beside model and training: recipe, text, vocabulary."""
+    text = {"name": corpus.name, "sha256": corpus.sha256}
+    return {"preset": preset, "data": data, "corpus": text, "tokenizer": tokenizer.to_dict()}
+
+
+def _make(folder: Path, name: str, config: GPTConfig, tokenizer: CharTokenizer, corpus: corpora.Corpus, show: bool):
     """Train beside `folder` and rename into it, so that a folder of this name always holds a finished run."""
+    training = TRAINING[name]
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -169,11 +178,9 @@ def _make(folder: Path, config: GPTConfig, training: TrainConfig, tokenizer: Cha
         model = build(config)
         train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
         peak = peak_gflops()
-        extra = {"tokenizer": tokenizer.to_dict(), "corpus": {"name": corpus.name, "sha256": corpus.sha256}}
-        with Progress(training.steps) as progress:
-            result = train(
-                model, train_tokens, val_tokens, training, folder=aside, progress=progress, extra=extra
-            )  # fmt: skip
+        extra = run_about(name, CORPORA[name], corpus, tokenizer)
+        with Progress(training.steps) if show else contextlib.nullcontext() as progress:
+            result = train(model, train_tokens, val_tokens, training, folder=aside, progress=progress, extra=extra)
         if result.interrupted:
             raise KeyboardInterrupt
         summary = {
@@ -210,7 +217,7 @@ def flops_per_token(config: GPTConfig) -> int:
 
 def peak_gflops(size: int = 1024, bursts: int = 7) -> float:
     """What this machine reaches in float32 on a matrix product that fits it well: the median of a few bursts."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
+    a, b = torch.ones(size, size), torch.ones(size, size)
     a @ b  # the first one also wakes the threads
     rates = []
     for _ in range(bursts):
@@ -236,7 +243,7 @@ def main(names: list[str]) -> int:
     """Make the models of the recipes named, or of all that pages share, unless they are kept already."""
     try:
         for name in names or ("step-5", "lets-build"):
-            made = trained(name)
+            made = trained(name, show=True)
             print(f"{name}: val {made.summary['val_loss']:.3f} after {made.summary['steps']:,} steps")
     except (ValueError, OSError) as error:
         print(f"recipes: {error}", file=sys.stderr)

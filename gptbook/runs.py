@@ -12,12 +12,11 @@ import hashlib
 import json
 import platform
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from gptbook import checkpoint
+from gptbook import __version__, checkpoint
 from gptbook.model import GPT, GPTConfig
 
 CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.jsonl", "checkpoint.safetensors"
@@ -84,7 +83,7 @@ def open_run(folder, model: dict, training: dict, extra: dict | None = None, res
     the one to resume. A resumed run has the settings it had; only its steps may be more.
     """
     folder = Path(folder)
-    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "gptbook": version("gptbook")}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "gptbook": __version__}
     config = {"model": model, "training": training, **(extra or {}), "versions": versions}
     config = json.loads(json.dumps(config, allow_nan=False))  # as it will be read back: tuples are lists
     if resume:
@@ -107,7 +106,8 @@ class Keeper:
     """Writes down a run as it goes."""
 
     def __init__(self, folder: Path, config: dict):
-        self.folder, self.config, self.key, self.described = folder, config, _key(config), False
+        self.folder, self.config, self.key = folder, config, _key(config)
+        self.described = False  # is config.json written?
 
     def keep(self, row: dict, model, optimizer, random: torch.Generator):
         """Write down a measurement, and the state of the run with it: the step is row["step"]."""
@@ -141,7 +141,9 @@ class Keeper:
         for name, tensor in tensors.items():
             if name.startswith("optimizer/"):
                 _, parameter, moment = name.split("/")
-                optimizer.state[parameters[parameter]][moment] = tensor.to(parameters[parameter].device)
+                parameter = parameters[parameter]
+                counter = moment == "step" and parameter.device.type != "cuda"  # AdamW counts on the CPU elsewhere
+                optimizer.state[parameter][moment] = tensor if counter else tensor.to(parameter.device)
         torch.set_rng_state(tensors["random/torch"])
         random.set_state(tensors["random/batches"])
         device = next(model.parameters()).device

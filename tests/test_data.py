@@ -175,9 +175,11 @@ def test_small_types_widen_without_wrapping(dtype):
     top = torch.iinfo(dtype).max
     tokens = torch.tensor([0, 1, top - 1, top], dtype=torch.int64).to(dtype)
     x, y = data.get_batch(tokens, 3, 2, generator())
+    assert x.dtype == y.dtype == torch.int64
     assert x.tolist() == [[0, 1, top - 1]] * 2
     assert y.tolist() == [[1, top - 1, top]] * 2
-    ((_, y),) = data.windows(tokens, 3)
+    ((x, y),) = data.windows(tokens, 3)
+    assert x.dtype == y.dtype == torch.int64
     assert y.tolist() == [[1, top - 1, top]]
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,6 +158,22 @@ def test_saving_leaves_one_file_that_any_encoding_reads(tmp_path):
     CharTokenizer.train("aß🙂").save(tmp_path / "tokenizer.json")
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
     assert (tmp_path / "tokenizer.json").read_bytes().isascii()
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    """If this fails, a full disk takes the tokenizer of a trained model with it."""
+    path = tmp_path / "tokenizer.json"
+    CharTokenizer.train("old").save(path)
+    before = path.read_bytes()
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        CharTokenizer.train("new").save(path)
+    assert path.read_bytes() == before
+    assert [other.name for other in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""Checks of anybody's GPT: questions that a right model answers well and a wrong one does not; page 8.
+
+    report = check_model(model, vocab_size=65, block_size=64, expect=GPTConfig())
+    print(report)
+
+| module | what it holds |
+|---|---|
+| `report` | `Result` and `Report`: what was found |
+| `subject` | how somebody's model is copied and called, and never changed |
+| `checks` | the questions, one function each, and `check_model`, which asks them all |
+| `parameters` | the number of parameters by formula |
+"""
+
+from gptbook.verify.checks import (
+    Stage,
+    batch_independent,
+    causal,
+    check_model,
+    deterministic,
+    finite,
+    gradients,
+    initial_loss,
+    leak_matrix,
+    loss,
+    memorise,
+    parameter_count,
+    position_sensitive,
+    reach,
+    shape_table,
+    shapes,
+)
+from gptbook.verify.parameters import ParameterTable, Part, expected_parameters, parameter_table
+from gptbook.verify.report import Report, Result
+
+__all__ = [
+    "ParameterTable",
+    "Part",
+    "Report",
+    "Result",
+    "Stage",
+    "batch_independent",
+    "causal",
+    "check_model",
+    "deterministic",
+    "expected_parameters",
+    "finite",
+    "gradients",
+    "initial_loss",
+    "leak_matrix",
+    "loss",
+    "memorise",
+    "parameter_count",
+    "parameter_table",
+    "position_sensitive",
+    "reach",
+    "shape_table",
+    "shapes",
+]

@@ -1,0 +1,129 @@
+"""How many numbers a GPT learns, by formula: counted from the configuration alone, without building the model.
+
+The convention: every trainable number counts once. A tied unembedding is the token embedding, so it counts there and not
+again; positions, biases and norms count; masks do not, for they are not learned.
+"""
+
+import html
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the model: its name, its formula in V T L C, its number of parameters, its share of the whole."""
+
+    name: str
+    formula: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class ParameterTable:
+    """The five parts of a model; iterating gives them in the order of the forward pass."""
+
+    rows: tuple[Part, ...]
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts."""
+        return sum(row.count for row in self.rows)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def _cells(self):
+        body = [(row.name, row.formula, f"{row.count:,}", f"{row.share:.1%}") for row in self.rows]
+        return [("part", "formula", "parameters", "share"), *body, ("all", "", f"{self.total:,}", f"{1:.1%}")]
+
+    def __str__(self):
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join(
+            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}".rstrip() for a, b, c, d in cells
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        def line(row, tag, kind=""):
+            kinds = ("", "", ' class="num"', ' class="num"')
+            inner = "".join(f"<{tag}{k}>{html.escape(cell)}</{tag}>" for k, cell in zip(kinds, row, strict=True))
+            return f"<tr{kind}>{inner}</tr>"
+
+        head, *body, last = self._cells()
+        rows = [*(line(row, "td") for row in body), line(last, "td", ' class="total"')]
+        return f'<table class="book-table"><thead>{line(head, "th")}</thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def parameter_table(config) -> ParameterTable:
+    """The parts of the model that `config`, a GPTConfig, describes; derived on page 8.
+
+    A linear layer from a to b has a·b weights and, with bias, b more; a LayerNorm over C channels has 2C.
+    """
+    V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
+    qkv, head = config.qkv_bias, config.head_bias
+    counts = [
+        ("embeddings", "VC + TC", V * C + T * C),
+        ("attention", "L (4C² + 4C)" if qkv else "L (4C² + C)", L * (4 * C * C + (4 * C if qkv else C))),
+        ("MLPs", "L (8C² + 5C)", L * (8 * C * C + 5 * C)),
+        ("LayerNorms of the blocks", "L · 4C", L * 4 * C),
+        (
+            "final norm (unembedding tied)" if config.tied else "final norm and unembedding",
+            " + ".join(["2C"] + ["VC"] * (not config.tied) + ["V"] * head),
+            2 * C + (0 if config.tied else V * C) + (V if head else 0),
+        ),
+    ]
+    total = sum(count for _, _, count in counts)
+    return ParameterTable(tuple(Part(name, formula, count, count / total) for name, formula, count in counts))
+
+
+def expected_parameters(config) -> int:
+    """The number of parameters of the model that `config`, a GPTConfig, describes; a tied matrix counts once."""
+    return parameter_table(config).total
+
+
+def explain_difference(config, difference: int) -> list[str]:
+    """Likely reasons for a model that has `difference` more parameters than `expected_parameters(config)`.
+
+    Each reason alone explains the difference to the integer; two of them can coincide in small models.
+    """
+    V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
+    attention = 4 * C * C + (4 * C if config.qkv_bias else C)
+    block = attention + 8 * C * C + 5 * C + 4 * C
+    reasons = [
+        (-L * block, "the blocks are not counted at all: do they lie in a plain Python list? Use nn.ModuleList"),
+        (-T * C, "there is no learned position embedding"),
+        (-2 * C, "the final LayerNorm is missing"),
+        (-L * 4 * C - 2 * C, "there are no LayerNorms, or theirs have no parameters"),
+        (-L * 2 * C - C, "the norms have no bias (bias=False, or RMSNorm)"),
+        (-L * 4 * C, "the LayerNorms of the blocks are missing"),
+        (-L * (C * C + C), "the output projection of attention is missing"),
+        (-L * C, "one bias of width C a block is missing, such as the output projection's"),
+        (-L * 5 * C, "the two linear layers of the MLPs have no bias"),
+        (-L * 6 * C, "the linear layers of the blocks have no bias"),
+        (-L * C * C, "one C × C matrix a block is missing: is something shared, such as keys and values?"),
+    ]
+    if L > 1:
+        reasons += [
+            (-(L - 1) * block, "all layers are the same block object: build a new one for each layer"),
+            (-block, "one block is missing, or one block object is used twice"),
+            (block, "one block too many"),
+        ]
+    if config.tied:
+        reasons += [(V * C, "the unembedding is a matrix of its own (a copy): tie it, lm_head.weight = wte.weight")]
+    else:
+        reasons += [(-V * C, "the unembedding shares the matrix of the token embedding (tied)")]
+    if config.qkv_bias:
+        reasons += [(-3 * L * C, "queries, keys and values have no bias")]
+    else:
+        reasons += [(3 * L * C, "queries, keys and values have a bias")]
+    if config.head_bias:
+        reasons += [(-V, "the unembedding has no bias")]
+    else:
+        reasons += [(V, "the unembedding has a bias")]
+    for multiple in (64, 128):
+        extra = -V % multiple
+        matrices = extra * C * (1 if config.tied else 2) + (extra if config.head_bias else 0)
+        reasons += [(matrices, f"the vocabulary is padded to {V + extra}, a multiple of {multiple}")] * bool(extra)
+    return [reason for amount, reason in reasons if amount == difference]

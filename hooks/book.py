@@ -1,0 +1,322 @@
+"""The MkDocs hook: it runs the pages, checks what they say, and hands the parts to whom they belong.
+
+MkDocs renders the prose, mkdocs-jupyter the code and its outputs (`render.py` takes them out of its page), and
+formulas become MathML (`mathml.py`).  What is wrong with a page ends the build with the page's name; under
+`mkdocs serve` it is shown, and the server lives on.
+"""
+
+import importlib
+import json
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urljoin
+
+import nbformat
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from mkdocs.structure.pages import Page
+
+import dependencies
+import execute
+import links
+import mathml
+import prose
+import render
+import runs
+
+log = logging.getLogger("mkdocs.hooks.book")  # below "mkdocs", so that --strict counts its warnings
+
+HERE = str(Path(__file__).parent)
+MODULES = (dependencies, execute, runs, prose, links, mathml, render)  # each after those that it imports
+TESTS = "tests/test_theorems.py"
+
+
+class Build:
+    """What one build knows: its folders, the claims of all pages, and what is wrong so far."""
+
+    def __init__(self, config):
+        self.root = Path(config.config_file_path).parent.resolve()
+        self.cache = self.root / ".cache" / "gptbook"
+        self.site_url = config.site_url or "/"
+        self.extra = config.extra
+        self.exceptions = prose.Exceptions.read(self.root / "hooks" / "exceptions.toml")
+        self.claims: dict[str, object] = {}
+        self.problems: list[str] = []
+
+    def settle(self) -> None:
+        """End the build if anything is wrong; a server says so and goes on."""
+        problems, self.problems = list(dict.fromkeys(self.problems)), []
+        if problems and not serving:
+            raise PluginError("\n".join(problems))
+        for problem in problems:
+            log.error(problem)
+
+
+serving = False
+build: Build  # set for each build by on_files
+
+
+def on_startup(command, dirty):
+    global serving
+    serving = command == "serve"
+
+
+def on_config(config):
+    if serving:
+        _reload()
+    return config
+
+
+_times: dict[object, int] = {}  # module of the hook -> when its file was last changed
+
+
+def _reload() -> None:
+    """Take up edits of the hook's modules; of this file itself only a restart does."""
+    if HERE not in sys.path:
+        sys.path.append(HERE)  # MkDocs had it there only while it loaded this file
+    stale = False
+    for module in MODULES:
+        time = Path(module.__file__).stat().st_mtime_ns
+        stale = stale or _times.get(module, time) != time
+        _times[module] = time
+        if stale:
+            importlib.reload(module)
+
+
+# Running the pages ----------------------------------------------------------------------------------------------------
+
+
+def on_files(files, config):
+    global build
+    build = Build(config)
+    sources = [f for f in files if f.src_uri.endswith(".py") and f.is_documentation_page()]
+    pages = _run([Path(f.abs_src_path) for f in sources])
+    for file, page in zip(sources, pages, strict=True):
+        if page.problem:
+            build.problems.append(page.problem)
+        file.book_page, file.book_source = page, page.path.read_text(encoding="utf-8")
+    log.info("%d of %d pages ran", sum(page.ran for page in pages), len(pages))
+    if any(page.problem for page in pages):
+        build.settle()  # whatever else is wrong may follow from this
+
+    listed = _collect_claims(sources)
+    _check_solutions(sources)
+    _check_theorems(files)
+    for file in sources:
+        _write_notebook(file)
+    files.append(File.generated(config, "claims.json", content=_claims_json(listed)))
+    return files
+
+
+def _run(paths: list[Path]) -> list[execute.Page]:
+    runner = execute.Runner(build.root, build.cache, timeout=float(build.extra.get("cell_timeout", 900)), say=log.info)
+    names = {*build.extra.get("corpora", ()), *runner.corpora(paths), *runs.corpora(build.cache)}
+    world = dependencies.World(dependencies.sources(build.root))
+    world.corpora = dependencies.corpora(sorted(names), build.root, dependencies.environment(build.root, build.cache))
+    blocked = ""
+    try:
+        world.runs = runs.make(list(build.extra.get("runs", ())), build.root, build.cache, world, log.info)
+    except runs.RunsFailed as error:
+        build.problems.append(str(error))
+        build.settle()
+        blocked = str(error)
+    return runner.run(paths, world, blocked)
+
+
+def _collect_claims(sources) -> list[dict]:
+    listed, owner = [], {}
+    for file in sources:
+        page = Path(file.src_uri).with_suffix("").as_posix()
+        for claim in file.book_page.claims:
+            name = claim["name"]
+            if owner.get(name, page) != page:
+                build.problems.append(
+                    f"{file.src_uri}: the claim {name!r} is recorded on {owner[name]} too: rename one"
+                )
+            elif name not in owner:
+                listed.append({"page": page, **claim})
+            owner.setdefault(name, page)
+            build.claims[name] = claim["value"]
+    return listed
+
+
+def _claims_json(listed: list[dict]) -> str:
+    versions = dependencies.versions()
+    record = {"commit": _commit(), "python": versions.pop("python"), "versions": versions, "claims": listed}
+    return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+
+
+def _commit() -> str | None:
+    """The commit of the checkout, with "-dirty" where files differ from it; None outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+    try:
+        done = subprocess.run(command, cwd=build.root, capture_output=True, encoding="utf-8", check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _check_solutions(sources) -> None:
+    for file in sources:
+        page = file.book_page
+        for i, cell in enumerate(page.notebook.cells):
+            if "solution" not in cell.metadata.get("tags", []) or page.problem:
+                continue
+            verdicts = page.verdicts.get(i, [])
+            failed = [verdict["name"] for verdict in verdicts if not verdict["passed"]]
+            if failed or not verdicts:
+                what = f"fails its check {failed[0]!r}" if failed else "calls no check"
+                build.problems.append(f"{file.src_uri}: the solution that begins {_short(cell.source)!r} {what}")
+
+
+def _check_theorems(files) -> None:
+    texts = []
+    for file in files.documentation_pages():
+        page = getattr(file, "book_page", None)
+        if page:
+            texts += [(file.src_uri, c.source) for c in page.notebook.cells if c.cell_type == "markdown"]
+        else:
+            texts.append((file.src_uri, file.content_string))
+    in_tests = prose.theorems_in_tests(build.root / TESTS)
+    build.problems += prose.unpaired(prose.theorems_on_pages(texts), in_tests, TESTS)
+
+
+def _write_notebook(file) -> None:
+    """The notebook that mkdocs-jupyter converts, and that readers download."""
+    notebook = nbformat.v4.new_notebook(cells=[cell.copy() for cell in file.book_page.notebook.cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["language_info"] = {"name": "python"}
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"  # the same in every build
+        if cell.cell_type == "markdown":
+            text, _ = prose.fill(cell.source, build.claims, escape=False)
+            cell.source = re.sub(r"(?<=\]\()([\w./-]+)\.(?:py|md)(?=[#)])", _published, text)
+    target = build.cache / "pages" / Path(file.src_uri).with_suffix(".ipynb")
+    dependencies.write_aside(target, nbformat.writes(notebook))
+    file.abs_src_path = str(target)
+
+
+def _published(match: re.Match) -> str:
+    """The public address of another page of the book."""
+    return urljoin(build.site_url, f"{match[1]}/".removesuffix("index/"))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:57] + "..."
+
+
+# Prose ----------------------------------------------------------------------------------------------------------------
+
+
+def on_page_markdown(markdown, page, config, files):
+    """The page's prose, checked and filled, with a mark where each code cell goes."""
+    ran = getattr(page.file, "book_page", None)
+    if ran is None:
+        return _prose(markdown, page.file.src_uri, Path(page.file.abs_src_path).read_text(encoding="utf-8"))
+    parts = []
+    for i, cell in enumerate(ran.notebook.cells):
+        if cell.cell_type == "markdown":
+            parts.append(_prose(cell.source, page.file.src_uri, page.file.book_source))
+        elif cell.cell_type == "code":
+            parts.append(f'<div data-cell="{i}"></div>')
+            for name in ("alt", "caption"):
+                if name in cell.metadata:
+                    cell.metadata[name] = _words(cell.metadata[name], page.file, escape=name == "caption")
+    return prose.after_opening("\n\n".join(parts), _what_it_takes(ran))
+
+
+def _prose(text: str, name: str, source: str, escape: bool = True) -> str:
+    def where(position: int) -> str:
+        line = prose.line_of(source, text, position)
+        return f"{name}, line {line}" if line else name
+
+    for position, number in prose.bare_numbers(text, build.exceptions):
+        build.problems.append(
+            f"{where(position)}: the bare number {number}: record it as a claim and write {{{{ name }}}}, "
+            f"or give a reason in hooks/exceptions.toml"
+        )
+    filled, problems = prose.fill(text, build.claims, escape=escape)
+    build.problems += [f"{name}: {problem}" for problem in problems]
+    return filled
+
+
+def _words(words, file, escape: bool):
+    if isinstance(words, list):
+        return [_words(text, file, escape) for text in words]
+    return _prose(words, file.src_uri, file.book_source, escape)
+
+
+def _what_it_takes(ran: execute.Page) -> str:
+    """A line under the title: minutes to read, seconds to run; and what the reader must know of the page's data."""
+    cells = ran.notebook.cells
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    folded = {"hide-input", "solution"}
+    shown = [c for c in cells if c.cell_type == "code" and not folded & set(c.metadata.get("tags", []))]
+    lines = sum(bool(line.strip()) for cell in shown for line in cell.source.splitlines())
+    minutes = prose.reading_minutes(text, lines)
+    seconds = "less than a second" if ran.seconds < 0.95 else _count(round(ran.seconds), "second")
+    parts = [
+        f"{_count(minutes, 'minute')} to read. The code ran in {seconds} when this page was built.\n{{ .book-takes }}"
+    ]
+    parts += [f'!!! note "Another text"\n\n    {note}' for note in ran.notes]
+    if ran.problem:
+        block = "\n".join(f"    {line}" for line in ran.problem.splitlines())
+        parts.append(f'!!! failure "This page does not run"\n\n    ```text\n{block}\n    ```')
+    return "\n\n".join(parts)
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
+# Rendering ------------------------------------------------------------------------------------------------------------
+
+
+def on_pre_page(page, config, files):
+    """Let mkdocs-jupyter render the code and the outputs, and MkDocs the prose with its links, contents and anchors."""
+    ran = getattr(page.file, "book_page", None)
+    if ran is None:
+        return page
+    convert = page.render  # set by mkdocs-jupyter
+    page.nb_url = Path(page.nb_url).name  # beside the page, wherever the site is served
+
+    def rendered(config, files):
+        convert(config, files)
+        cells = render.code_cells(
+            page.content, ran.notebook, lambda text: log.warning("%s: %s", page.file.src_uri, text)
+        )
+        Page.render(page, config, files)
+        page.content = re.sub(r'<div data-cell="(\d+)"></div>', lambda match: cells[int(match[1])], page.content)
+
+    page.render = rendered
+    return page
+
+
+def on_page_content(html, page, config, files):
+    try:
+        return mathml.convert(html)
+    except mathml.FormulaError as error:
+        build.problems.append(f"{page.file.src_uri}: {error}")
+        return html
+
+
+def on_env(env, config, files):
+    """All pages are read: end here if anything is wrong with them; else add the font that their formulas need."""
+    for phrase in build.exceptions.unused():
+        build.problems.append(f"hooks/exceptions.toml: no page needs the exception {phrase!r}: delete it")
+    build.settle()
+    pages = [file.page for file in files.documentation_pages() if file.page is not None]
+    characters = set().union(*(mathml.characters(page.content or "") for page in pages))
+    if characters:
+        files.append(File.generated(config, mathml.FONT_URI, content=mathml.font_bytes(characters)))
+        files.append(File.generated(config, mathml.LICENCE_URI, content=mathml.licence_text()))
+    return env
+
+
+def on_post_build(config):
+    for problem in links.check(Path(config.site_dir), build.site_url):
+        log.warning(problem)

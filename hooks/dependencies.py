@@ -1,0 +1,154 @@
+"""What the outputs of a page depend on besides its own code, and how that is found and compared.
+
+A page (or the step that trains the shared models) runs in a process of its own.  At its end PROBE runs there and says
+which modules of the package it imported, which texts it loaded, and which trained models: like the file of
+dependencies that a compiler writes.  `World` is the same three things as they are now.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+PACKAGE = "gptbook"
+
+# Packages whose version can be seen in an output.
+PACKAGES = (
+    "torch", "numpy", "safetensors", "matplotlib", "matplotlib-inline", "ipykernel", "ipython", "pygments", "nbclient",
+)  # fmt: skip
+
+# One thread a kernel: two pages run side by side without fighting, and print the same numbers everywhere.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+# What a program's output could depend on is set, and what a machine's own settings add is left out.
+FIXED = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",  # a file that appears in the package would set off `mkdocs serve`
+    "PYTHONNOUSERSITE": "1",
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "COLUMNS": "80",
+}
+
+PROBE = f"""
+def _probe():
+    import json, sys
+
+    modules = {{n: m for n, m in list(sys.modules.items()) if n.partition(".")[0] == "{PACKAGE}"}}
+    corpora, recipes = modules.get("{PACKAGE}.corpora"), modules.get("{PACKAGE}.recipes")
+    texts, notes = dict(getattr(corpora, "loaded", {{}})), []
+    for name in texts:
+        try:
+            notes.append(corpora.load(name).note)
+        except ValueError:
+            pass  # a file that is gone again
+    print(json.dumps({{
+        "sources": sorted(f for m in modules.values() if (f := getattr(m, "__file__", None))),
+        "corpora": texts,
+        "runs": dict(getattr(recipes, "loaded_runs", {{}})),
+        "notes": sorted(set(filter(None, notes))),
+    }}))
+
+
+_probe()
+"""
+
+_LOAD_CORPORA = f"""
+import json, sys
+from {PACKAGE} import corpora
+
+found = {{}}
+for name in json.loads(sys.argv[1]):
+    try:
+        found[name] = corpora.load(name).sha256
+    except ValueError:
+        found[name] = None
+print(json.dumps(found))
+"""
+
+
+@dataclass
+class World:
+    """Name -> sha256 (or another mark) of everything that outputs may depend on, as it is now."""
+
+    sources: dict[str, str]  # path below the root -> sha256, for each file of the package
+    corpora: dict[str, str | None] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+
+    def unchanged(self, needs: dict) -> bool:
+        """Whether each thing that `needs` names is still what it was."""
+        return all(
+            getattr(self, kind).get(name) == mark
+            for kind in ("sources", "corpora", "runs")
+            for name, mark in needs[kind].items()
+        )
+
+
+def environment(root: Path, cache: Path) -> dict[str, str]:
+    """The environment of every process that runs the book's code, threads aside."""
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **FIXED, "PYTHONPATH": path, "GPTBOOK_RUNS": str(cache / "runs")}
+
+
+def versions() -> dict[str, str]:
+    """Package -> version, Python included, of what can be seen in an output."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "absent"
+    return found
+
+
+def sources(root: Path) -> dict[str, str]:
+    """Path below the root -> sha256, for each file of the package's source."""
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((root / PACKAGE).rglob("*.py"))
+    }
+
+
+def corpora(names: list[str], root: Path, env: dict[str, str]) -> dict[str, str | None]:
+    """The sha256 of each text as it is now, None for one that cannot be loaded; a text that is missing is fetched.
+
+    A process of its own looks, so that an edit of the package needs no restart of `mkdocs serve`.
+    """
+    if not names:
+        return {}
+    command = [sys.executable, "-c", _LOAD_CORPORA, json.dumps(sorted(names))]
+    done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    if done.returncode:  # the package does not even import: the pages that use it will say so
+        return {}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def needs(probed: dict, world: World, root: Path) -> dict:
+    """What a finished process said it used, in the form that `World.unchanged` compares.
+
+    The marks of the sources are those from before it ran: an edit in the meantime is not missed.
+    """
+    used = [Path(f).resolve().relative_to(root).as_posix() for f in probed["sources"] if Path(f).is_relative_to(root)]
+    return {
+        "sources": {path: world.sources.get(path, "new") for path in used},
+        "corpora": probed["corpora"],
+        "runs": probed["runs"],
+    }
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Write the whole file or nothing, also where two builds write it at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

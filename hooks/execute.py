@@ -1,0 +1,247 @@
+"""Run the book's pages and remember their outputs.
+
+A page is a script in jupytext's percent format.  Its outputs are used again while nothing that they depend on has
+changed: the code cells and their tags, the modules of the package that the page imported, the texts and the trained
+models that it loaded, and the versions of what shapes an output (`dependencies.py`).  Prose is none of these.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+from dependencies import FIXED, ONE_THREAD, PROBE, World, environment, needs, versions, write_aside
+
+FORMAT = 1  # of the entries
+KEPT = 4  # entries a page: going back to the last branch runs nothing
+CLAIM = "application/vnd.gptbook.claim+json"
+VERDICT = "application/vnd.gptbook.verdict+json"
+STARTUP = Path(__file__).with_name("startup.py")
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = re.compile(r"Cell In\[(\d+)\], line (\d+)")
+
+
+@dataclass
+class Page:
+    """A page with its outputs: `notebook` is what readers get, and the records for the build stand beside it."""
+
+    path: Path
+    notebook: nbformat.NotebookNode
+    claims: list[dict] = field(default_factory=list)
+    verdicts: dict[int, list[dict]] = field(default_factory=dict)  # index of the cell -> its verdicts
+    notes: list[str] = field(default_factory=list)  # why another text serves than the one asked for
+    seconds: float = 0.0  # that its code took, whenever it ran
+    ran: bool = False  # in this build
+    problem: str = ""  # why it did not run to its end
+
+
+class Runner:
+    """Runs pages, at most `workers` at a time; a cell that takes more than `timeout` seconds counts as hanging."""
+
+    def __init__(self, root: Path, cache: Path, workers: int = 2, timeout: float = 900, say=lambda line: None):
+        self.root, self.cache, self.workers, self.timeout, self.say = root.resolve(), cache, workers, timeout, say
+        self.fixed = [
+            FORMAT, sys.version, platform.machine(), versions(), FIXED, ONE_THREAD, STARTUP.read_text(encoding="utf-8"),
+        ]  # fmt: skip
+
+    def corpora(self, paths: list[Path]) -> set[str]:
+        """The texts that these pages used when they last ran."""
+        entries = (self._entry(path, _read(path)) for path in paths)
+        return {name for entry in entries if entry for name in entry["needs"]["corpora"]}
+
+    def run(self, paths: list[Path], world: World, blocked: str = "") -> list[Page]:
+        """The pages with their outputs, remembered or made now.
+
+        A page that fails comes back with its `problem` and the outputs up to there; the others are run to their end.
+        Where `blocked` gives a reason, nothing is run, and the pages that would have to be have that problem.
+        """
+        return asyncio.run(self._run_all(paths, world, blocked))
+
+    async def _run_all(self, paths: list[Path], world: World, blocked: str) -> list[Page]:
+        places = asyncio.Semaphore(self.workers)
+
+        async def one(path: Path) -> Page:
+            notebook = _read(path)
+            entry = self._entry(path, notebook)
+            if entry and world.unchanged(entry["needs"]):
+                return self._page(path, notebook, entry)
+            if blocked:
+                return Page(path, notebook, problem=blocked)
+            async with places:
+                return await self._execute(path, notebook, world)
+
+        return await asyncio.gather(*map(one, paths))
+
+    def _key(self, notebook) -> str:
+        code = [[cell.source, cell.metadata.get("tags", [])] for cell in _code_cells(notebook)]
+        return hashlib.sha256(json.dumps([self.fixed, code]).encode()).hexdigest()
+
+    def _entry_path(self, path: Path, notebook) -> Path:
+        return self.cache / "outputs" / f"{path.stem}-{self._key(notebook)[:24]}.json"
+
+    def _entry(self, path: Path, notebook) -> dict | None:
+        try:
+            return json.loads(self._entry_path(path, notebook).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def _remember(self, path: Path, notebook, entry: dict) -> None:
+        target = self._entry_path(path, notebook)
+        write_aside(target, json.dumps(entry))
+        entries = [p for p in target.parent.glob(f"{path.stem}-*.json") if len(p.stem) == len(target.stem)]
+        for old in sorted(entries, key=lambda p: p.stat().st_mtime, reverse=True)[KEPT:]:
+            old.unlink(missing_ok=True)
+
+    def _page(self, path: Path, notebook, entry: dict, **more) -> Page:
+        page = Page(path, notebook, notes=entry["notes"], seconds=entry["seconds"], **more)
+        indices = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+        for i, (count, outputs) in zip(indices, entry["outputs"], strict=True):
+            cell = notebook.cells[i]
+            cell.execution_count = count
+            cell.outputs = []
+            for output in map(nbformat.from_dict, outputs):
+                data = output.get("data", {})
+                if claim := data.pop(CLAIM, None):
+                    page.claims.append(dict(claim))
+                if verdict := data.pop(VERDICT, None):
+                    page.verdicts.setdefault(i, []).append(dict(verdict))
+                if data or "data" not in output:
+                    cell.outputs.append(output)
+            if "alt" in cell.metadata:  # the value of a drawing's last line is no output of the page
+                cell.outputs = [
+                    o for o in cell.outputs if o.output_type != "execute_result" or "image/svg+xml" in o.data
+                ]
+        return page
+
+    async def _execute(self, path: Path, notebook, world: World) -> Page:
+        cells = [nbformat.v4.new_code_cell(c.source, metadata=c.metadata) for c in _code_cells(notebook)]
+        startup = nbformat.v4.new_code_cell(STARTUP.read_text(encoding="utf-8"))
+        probe = nbformat.v4.new_code_cell(PROBE)
+        work = nbformat.v4.new_notebook(cells=[startup, *cells, probe])
+        client = NotebookClient(work, kernel_name="python3", timeout=self.timeout, ipython_hist_file=":memory:")
+        start, problem, at = time.perf_counter(), "", 0
+        with tempfile.TemporaryDirectory(prefix="gptbook-") as own:
+            try:
+                await self._start(client, Path(own))
+                start = time.perf_counter()
+                for at, cell in enumerate(work.cells):
+                    await client.async_execute_cell(cell, at, execution_count=at)
+            except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
+                problem = self._problem(path, notebook, cells, at - 1, error)
+            finally:
+                if client.km is not None and client.km.has_kernel:
+                    await client.km.shutdown_kernel(now=True)
+                if client.kc is not None:
+                    client.kc.stop_channels()
+        entry = {
+            "outputs": [[c.execution_count, _tidy(c.outputs)] for c in cells],
+            "seconds": time.perf_counter() - start,
+            "notes": [],
+        }
+        if not problem:
+            probed = json.loads(probe.outputs[-1].text)
+            entry |= {"notes": probed["notes"], "needs": needs(probed, world, self.root)}
+            unknown = [name for name in probed["runs"] if name not in world.runs]
+            if unknown:
+                problem = (
+                    f"{self._name(path)} uses the trained model {unknown[0]!r}, which the build did not make: "
+                    f"add it to extra.runs in mkdocs.yml"
+                )
+            else:
+                self._remember(path, notebook, entry)
+                self.say(f"ran {self._name(path)} in {entry['seconds']:.1f} s")
+        return self._page(path, notebook, entry, ran=True, problem=problem)
+
+    async def _start(self, client: NotebookClient, own: Path) -> None:
+        manager = client.create_kernel_manager()
+        # The interpreter that builds the site runs the pages, whatever kernels a machine has under that name.
+        spec = manager.kernel_spec
+        spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec.env = {}
+        if os.name == "posix":  # sockets of its own: no ports, and no warning about them
+            manager.transport, manager.ip = "ipc", str(own / "k")
+        env = environment(self.root, self.cache) | ONE_THREAD
+        # All texts were looked for before; and a reader's own settings of IPython are not the book's.
+        env |= {"GPTBOOK_OFFLINE": "1", "IPYTHONDIR": str(own / "ipython")}
+        await client.async_start_new_kernel(cwd=str(self.root), env=env)
+        await client.async_start_new_kernel_client()
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else path.name
+
+    def _problem(self, path: Path, notebook, cells: list, at: int, error: Exception) -> str:
+        """One line, and the line of the page below it: what happened, and where."""
+        if not 0 <= at < len(cells):
+            return f"{self._name(path)}: its kernel does not work: {_last_line(str(error))}"
+        source = cells[at].source
+        line, what = 1, ""
+        if isinstance(error, CellTimeoutError):
+            what = f"hangs: a cell took more than {self.timeout:g} seconds"
+        elif isinstance(error, CellExecutionError):
+            what = f"{error.ename}: {_ANSI.sub('', str(error.evalue)).strip()}"
+            shown = [o for o in cells[at].outputs if o.output_type == "error"]
+            trace = _ANSI.sub("", "\n".join(shown[-1].traceback)) if shown else ""
+            # The kernel counts the start-up cell, and no empty ones.
+            here = 2 + sum(bool(cell.source.strip()) for cell in cells[:at])
+            frames = [int(number) for count, number in _FRAME.findall(trace) if int(count) == here]
+            line = frames[0] if frames else 1
+        else:
+            what = "its kernel died (was it killed, or out of memory?)"
+        lines = source.splitlines() or [""]
+        line = min(line, len(lines))
+        where = first_line(path.read_text(encoding="utf-8"), source, notebook, at)
+        place = f"{self._name(path)}, line {where + line - 1}" if where else f"{self._name(path)}, code cell {at + 1}"
+        return f"{place}: {what}\n    {lines[line - 1].strip()}"
+
+
+def first_line(text: str, source: str, notebook, at: int) -> int:
+    """The line of the page's file on which its code cell number `at` begins, or 0 where it cannot be found."""
+    position = 0
+    for cell in _code_cells(notebook)[: at + 1]:
+        found = text.find(cell.source, position)
+        if found < 0:
+            return 0
+        position = found + len(cell.source)
+    return text.count("\n", 0, position - len(source)) + 1
+
+
+def _read(path: Path):
+    return jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
+
+
+def _code_cells(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _tidy(outputs: list) -> list:
+    """Outputs without what differs from machine to machine: a traceback names its folders.
+
+    The package says on stderr, in lines of its own, when it passes over a damaged file; the build has heard it before.
+    """
+    for output in outputs:
+        if output.output_type == "stream" and output.name == "stderr":
+            lines = output.text.splitlines(keepends=True)
+            output.text = "".join(line for line in lines if not line.startswith("gptbook: "))
+        if output.output_type == "error":
+            output.evalue = _ANSI.sub("", output.evalue)
+            output.traceback = [f"{output.ename}: {output.evalue}"]
+        if output.output_type == "execute_result":
+            output.execution_count = None
+    return [output for output in outputs if output.output_type != "stream" or output.text]
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
