@@ -228,6 +228,7 @@ for step in range(settings.steps):
 
 gap = max((a - b).abs().max().item() for a, b in zip(bare_model.parameters(), package_model.parameters(), strict=True))
 claim("loop_difference", gap, expected=0.0, tolerance=1e-5, kind="tolerance")
+print(f"largest difference between two parameters {gap:.1e}")
 
 # %% [markdown]
 r"""

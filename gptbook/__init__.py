@@ -3,9 +3,9 @@
 | page | module |
 |---|---|
 | 1, text into numbers | `corpora`, `tokenizers`, `data` |
-| 3, the averaging trick | `exercises` |
 | 8, assembling and verifying the GPT | `model`, `verify`, `sampling` |
-| 9, training | `recipes`, `trainer`, `checkpoint` |
+| 9, training | `recipes`, `trainer`, `runs`, `checkpoint` |
+| all | `claims`, `display`, `exercises` |
 
 Importing `gptbook` loads none of them.
 """

@@ -160,9 +160,9 @@ class GPT(nn.Module):
 
     def _check(self, idx):
         V, T = self.config.vocab_size, self.config.block_size
-        if idx.dim() != 2 or idx.is_floating_point():
+        if idx.dim() != 2 or idx.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"idx must be whole numbers of shape (B, T), got {idx.dtype} of shape {tuple(idx.shape)}")
         if not 0 < idx.size(1) <= T:
             raise ValueError(f"idx has {idx.size(1)} tokens a row, the model reads 1 to {T}: crop it to block_size")
-        if idx.device.type == "cpu" and idx.numel() and not (0 <= idx.min() and idx.max() < V):
+        if idx.device.type == "cpu" and idx.numel() and (idx.min() < 0 or idx.max() >= V):
             raise ValueError(f"idx holds tokens outside 0..{V - 1}: the tokenizer and vocab_size disagree")

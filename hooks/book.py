@@ -39,6 +39,7 @@ class Build:
 
     def __init__(self, config):
         self.root = Path(config.config_file_path).parent.resolve()
+        self.docs = Path(config.docs_dir).resolve().relative_to(self.root)
         self.cache = self.root / ".cache" / "gptbook"
         self.site_url = config.site_url or "/"
         self.extra = config.extra
@@ -53,6 +54,10 @@ class Build:
             raise PluginError("\n".join(problems))
         for problem in problems:
             log.error(problem)
+
+    def name(self, file) -> str:
+        """How messages call a page."""
+        return (self.docs / file.src_uri).as_posix()
 
 
 serving = False
@@ -134,7 +139,7 @@ def _collect_claims(sources) -> list[dict]:
             name = claim["name"]
             if owner.get(name, page) != page:
                 build.problems.append(
-                    f"{file.src_uri}: the claim {name!r} is recorded on {owner[name]} too: rename one"
+                    f"{build.name(file)}: the claim {name!r} is recorded on {owner[name]} too: rename one"
                 )
             elif name not in owner:
                 listed.append({"page": page, **claim})
@@ -169,7 +174,7 @@ def _check_solutions(sources) -> None:
             failed = [verdict["name"] for verdict in verdicts if not verdict["passed"]]
             if failed or not verdicts:
                 what = f"fails its check {failed[0]!r}" if failed else "calls no check"
-                build.problems.append(f"{file.src_uri}: the solution that begins {_short(cell.source)!r} {what}")
+                build.problems.append(f"{build.name(file)}: the solution that begins {_short(cell.source)!r} {what}")
 
 
 def _check_theorems(files) -> None:
@@ -177,9 +182,9 @@ def _check_theorems(files) -> None:
     for file in files.documentation_pages():
         page = getattr(file, "book_page", None)
         if page:
-            texts += [(file.src_uri, c.source) for c in page.notebook.cells if c.cell_type == "markdown"]
+            texts += [(build.name(file), c.source) for c in page.notebook.cells if c.cell_type == "markdown"]
         else:
-            texts.append((file.src_uri, file.content_string))
+            texts.append((build.name(file), file.content_string))
     in_tests = prose.theorems_in_tests(build.root / TESTS)
     build.problems += prose.unpaired(prose.theorems_on_pages(texts), in_tests, TESTS)
 
@@ -216,11 +221,11 @@ def on_page_markdown(markdown, page, config, files):
     """The page's prose, checked and filled, with a mark where each code cell goes."""
     ran = getattr(page.file, "book_page", None)
     if ran is None:
-        return _prose(markdown, page.file.src_uri, Path(page.file.abs_src_path).read_text(encoding="utf-8"))
+        return _prose(markdown, build.name(page.file), Path(page.file.abs_src_path).read_text(encoding="utf-8"))
     parts = []
     for i, cell in enumerate(ran.notebook.cells):
         if cell.cell_type == "markdown":
-            parts.append(_prose(cell.source, page.file.src_uri, page.file.book_source))
+            parts.append(_prose(cell.source, build.name(page.file), page.file.book_source))
         elif cell.cell_type == "code":
             parts.append(f'<div data-cell="{i}"></div>')
             for name in ("alt", "caption"):
@@ -247,7 +252,7 @@ def _prose(text: str, name: str, source: str, escape: bool = True) -> str:
 def _words(words, file, escape: bool):
     if isinstance(words, list):
         return [_words(text, file, escape) for text in words]
-    return _prose(words, file.src_uri, file.book_source, escape)
+    return _prose(words, build.name(file), file.book_source, escape)
 
 
 def _what_it_takes(ran: execute.Page) -> str:
@@ -287,7 +292,7 @@ def on_pre_page(page, config, files):
     def rendered(config, files):
         convert(config, files)
         cells = render.code_cells(
-            page.content, ran.notebook, lambda text: log.warning("%s: %s", page.file.src_uri, text)
+            page.content, ran.notebook, lambda text: log.warning("%s: %s", build.name(page.file), text)
         )
         Page.render(page, config, files)
         page.content = re.sub(r'<div data-cell="(\d+)"></div>', lambda match: cells[int(match[1])], page.content)
@@ -300,7 +305,7 @@ def on_page_content(html, page, config, files):
     try:
         return mathml.convert(html)
     except mathml.FormulaError as error:
-        build.problems.append(f"{page.file.src_uri}: {error}")
+        build.problems.append(f"{build.name(page.file)}: {error}")
         return html
 
 

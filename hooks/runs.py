@@ -64,7 +64,8 @@ def make(names: list[str], root: Path, cache: Path, world: World, say=lambda lin
     ):
         return stamp["marks"]
     say(f"the trained models that pages share: {', '.join(names)} (minutes, where they are not kept from before)")
-    env = environment(root, cache) | {"GPTBOOK_OFFLINE": "1"}
+    # Threads that wait without spinning: a fifth slower where the machine is idle, ten times faster where it is not.
+    env = {"OMP_WAIT_POLICY": "PASSIVE"} | environment(root, cache) | {"GPTBOOK_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _MAKE, json.dumps(names)],
         cwd=root, env=env, stdout=subprocess.PIPE, encoding="utf-8", check=False,

@@ -1,7 +1,7 @@
 """How many numbers a GPT learns, by formula: counted from the configuration alone, without building the model.
 
-The convention: every trainable number counts once. A tied unembedding is the token embedding, so it counts there and not
-again; positions, biases and norms count; masks do not, for they are not learned.
+The convention: every trainable number counts once. A tied unembedding is the token embedding, so it counts there and
+not again; positions, biases and norms count; masks do not, for they are not learned.
 """
 
 import html
@@ -100,6 +100,7 @@ def explain_difference(config, difference: int) -> list[str]:
         (-L * 4 * C, "the LayerNorms of the blocks are missing"),
         (-L * (C * C + C), "the output projection of attention is missing"),
         (-L * C, "one bias of width C a block is missing, such as the output projection's"),
+        (L * (C * C + C), "one linear layer C → C a block too many"),
         (-L * 5 * C, "the two linear layers of the MLPs have no bias"),
         (-L * 6 * C, "the linear layers of the blocks have no bias"),
         (-L * C * C, "one C × C matrix a block is missing: is something shared, such as keys and values?"),

@@ -1,4 +1,4 @@
-"""What a check found: one `Result` a question, and the `Report` of all questions. Findings only; nothing prints itself."""
+"""What checks found: a `Result` for each question, and the `Report` of all of them; nothing prints itself."""
 
 import html
 import json
@@ -34,10 +34,12 @@ class Result:
         return self.status == PASSED
 
     def __str__(self):
-        return str(Report((self,))).rpartition("\n\n")[0]
+        return "\n".join(_lines((self,)))
+
+    __repr__ = __str__
 
     def _repr_html_(self):
-        return Report((self,))._repr_html_()
+        return _table((self,))
 
 
 @dataclass(frozen=True)
@@ -83,35 +85,42 @@ class Report:
         return ("nothing failed: " if self.passed else "something failed: ") + ", ".join(counts)
 
     def __str__(self):
-        rows = [(f"{SIGNS[r.status]} {r.status}", r.name, r.measured, r.expected) for r in self.results]
-        widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
-        lines = []
-        for row, result in zip(rows, self.results, strict=True):
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            expected = f"expected {result.expected}" if result.expected else ""
-            lines.append("  ".join([*cells, expected]).rstrip())
-            indent = " " * (widths[0] + 2)
-            lines += textwrap.wrap(result.cause, 112, initial_indent=indent, subsequent_indent=indent)
-        return "\n".join([*lines, "", self.summary])
+        return "\n".join([*_lines(self.results), "", self.summary])
 
     __repr__ = __str__
 
     def _repr_html_(self):
-        """A table for a notebook: text escaped, and classes instead of colours, so that the page decides how it looks."""
-        rows = []
-        for result in self.results:
-            kind = result.status.replace(" ", "-")
-            cells = (result.name, result.measured, result.expected, result.cause)
-            inner = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-            sign = f'<span class="verify-sign">{SIGNS[result.status]}</span> {result.status}'
-            rows.append(f'<tr class="verify-{kind}"><td class="verify-status">{sign}</td>{inner}</tr>')
-        head = "".join(f'<th scope="col">{name}</th>' for name in ("status", "check", "measured", "expected", "remark"))
-        return (
-            f'<table class="book-table verify-report"><caption>{html.escape(self.summary)}</caption>'
-            f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        )
+        return _table(self.results, self.summary)
 
     def to_json(self) -> str:
         """The report as one JSON object: passed, failed, results."""
         content = {"passed": self.passed, "failed": self.failed, "results": [asdict(r) for r in self.results]}
         return json.dumps(content, ensure_ascii=False, indent=1)
+
+
+def _lines(results) -> list[str]:
+    """The results for a terminal: columns aligned, the cause on lines of its own."""
+    rows = [(f"{SIGNS[r.status]} {r.status}", r.name, r.measured) for r in results]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    lines = []
+    for row, result in zip(rows, results, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        expected = f"expected {result.expected}" if result.expected else ""
+        lines.append("  ".join([*cells, expected]).rstrip())
+        indent = " " * (widths[0] + 2)
+        lines += textwrap.wrap(result.cause, 112, initial_indent=indent, subsequent_indent=indent)
+    return lines
+
+
+def _table(results, caption: str = "") -> str:
+    """The results for a notebook: text escaped, and classes, not colours, so that the page decides how they look."""
+    rows = []
+    for result in results:
+        sign = f'<span class="verify-sign">{SIGNS[result.status]}</span> {result.status}'
+        inner = "".join(f"<td>{html.escape(c)}</td>" for c in (result.measured, result.expected, result.cause))
+        head = f'<td class="verify-status">{sign}</td><th scope="row">{html.escape(result.name)}</th>'
+        rows.append(f'<tr class="verify-{result.status.replace(" ", "-")}">{head}{inner}</tr>')
+    names = "".join(f'<th scope="col">{name}</th>' for name in ("status", "check", "measured", "expected", "remark"))
+    top = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    top += f"<thead><tr>{names}</tr></thead>"
+    return f'<table class="book-table verify-report">{top}<tbody>{"".join(rows)}</tbody></table>'

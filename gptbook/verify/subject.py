@@ -1,7 +1,7 @@
-"""How a check gets hold of somebody's model: copied, called whatever it returns, its weights drawn anew, nothing changed.
+"""How a check gets hold of somebody's model: copies it, calls it whatever it returns, and changes nothing about it.
 
-Every check works on copies that a `Subject` hands out, within `untouched`, which puts back all that a copy may share with
-the reader's model after all (a closure, a list) and every random state.
+Every check works on copies that a `Subject` hands out, within `untouched`, which puts back every random state, and all
+that a copy may share with the reader's model after all.
 """
 
 import copy
@@ -69,7 +69,7 @@ def _clone(grad):
 
 
 def parts(output):
-    """Logits and loss in whatever a model returned: a tensor, a tuple, a dictionary, an object; None for what is not there.
+    """Logits and loss in whatever a model returned: a tensor, a tuple, a dictionary, an object; None where it has none.
 
     Of several tensors, the first that is not a single number is the logits, the first that is one is the loss.
     """
@@ -130,14 +130,24 @@ class Subject:
         try:
             model = copy.deepcopy(self.original)
         except Exception as error:
-            raise CannotLook(
-                f"the model cannot be copied ({one_line(error)}), and yours must not be changed"
-            ) from error
+            raise CannotLook(f"the model cannot be copied: {one_line(error)}") from error
         if model is self.original:
-            raise CannotLook("copy.deepcopy gives the model itself back, and yours must not be changed")
+            raise CannotLook("the model cannot be copied: copy.deepcopy gives the same model back")
         for parameter in model.parameters():
             parameter.grad = None
         return model.eval()
+
+    def need_own_weights(self, model: nn.Module):
+        """Raise CannotLook if `model`, a copy, computes with the original's weights, through a closure for example."""
+        theirs = [p for p in self.original.parameters() if p.requires_grad]
+        targets = self.tokens(1, 1) if self.target_name else None
+        try:
+            logits, _ = self.call(model, self.tokens(1, 1), targets)
+            used = torch.autograd.grad(logits.sum(), theirs, allow_unused=True) if theirs else ()
+        except Exception:  # whatever is wrong here, the check of shapes says it
+            return
+        if any(gradient is not None for gradient in used):
+            raise CannotLook("the model cannot be copied: a copy still computes with the weights of the original")
 
     def random(self, gain: float = 1.0) -> nn.Module:
         """A copy in evaluation mode whose weights are random, the same each time; do not change it.
@@ -195,6 +205,16 @@ class Subject:
                 return parts(model(idx, **{self.target_name: None}))  # targets without a default value
         return parts(model(idx, **{self.target_name: targets}))
 
+    def raw(self, model: nn.Module, idx: torch.Tensor) -> torch.Tensor | None:
+        """The logits as they come, of whatever shape; with targets where the model does not work without."""
+        with torch.no_grad():
+            try:
+                return self.call(model, idx)[0]
+            except Exception:
+                if self.target_name is None:
+                    raise
+                return self.call(model, idx, idx)[0]
+
     def probe(self):
         """Find out how to get logits for every position. Raises CannotLook where there is no way."""
         B, T = (2, 3) if self.T >= 3 else (2, self.T)
@@ -235,12 +255,19 @@ class Subject:
             return f"the logits have {shape[2]} columns, the vocabulary {self.V}"
         return f"the logits have shape {shape}"
 
-    def logits(self, model: nn.Module, idx: torch.Tensor) -> torch.Tensor:
-        """Logits (B, T, V) of every position, the way that `probe` found; V is more than vocab_size if it is padded."""
-        logits, _ = self.call(model, idx, idx if self.via_targets else None)
-        return logits.view(*idx.shape, -1) if self.flat else logits
+    def logits(self, model: nn.Module, idx: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits (B, T, V) of every position, the way that `probe` found; V is more than vocab_size if it is padded.
 
-    def look(self, model: nn.Module, idx: torch.Tensor) -> torch.Tensor:
+        `targets` are handed over if the model takes any.
+        """
+        if self.target_name is None:
+            targets = None
+        elif targets is None and self.via_targets:
+            targets = idx
+        logits, _ = self.call(model, idx, targets)
+        return logits.view(*idx.shape, -1) if logits.dim() == 2 else logits
+
+    def look(self, model: nn.Module, idx: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """`logits` without a gradient."""
         with torch.no_grad():
-            return self.logits(model, idx).detach()
+            return self.logits(model, idx, targets).detach()

@@ -1,0 +1,533 @@
+"""The build on a small book of its own: what runs again after which change, and what ends a strict build.
+
+The fixture book has a package `gptbook` of a few lines, so that its model can be edited.  Nearly every test starts from
+one finished build, outputs remembered and all, changes one thing, and builds again.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+
+pytest.importorskip("mkdocs_jupyter", reason="the book's build needs: pip install -e '.[site]'")
+
+import mkdocs.commands.build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort
+
+ROOT = Path(__file__).parents[1]
+
+CONFIG = f"""
+site_name: fixture
+site_url: https://example.org/fixture/
+theme: {{name: null, custom_dir: theme}}
+plugins:
+  - mkdocs-jupyter:
+      include: ["[0-9][0-9]_*.py", "[0-9][0-9]_*.ipynb"]
+      execute: false
+      cache: false
+      include_source: true
+hooks: [{ROOT / "hooks" / "book.py"}]
+watch: [gptbook]
+markdown_extensions:
+  - admonition
+  - attr_list
+  - pymdownx.details
+  - pymdownx.superfences
+  - pymdownx.arithmatex: {{generic: true}}
+extra: {{runs: [tiny], cell_timeout: 60}}
+validation:
+  nav: {{omitted_files: warn}}
+  links: {{not_found: warn, anchors: warn, absolute_links: warn, unrecognized_links: warn}}
+"""
+
+THEME = """<!doctype html><html lang="en"><head><title>{{ page.title }}</title></head>
+<body>{{ page.content }}{% if page.nb_url %}<a href="{{ page.nb_url }}">notebook</a>{% endif %}</body></html>
+"""
+
+MODEL = "WIDTH = 3\n\n\ndef size():\n    return WIDTH\n"
+
+# Leaves a mark on disk each time it trains, outside of what the build remembers.
+RECIPES = """
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+from gptbook import model
+
+loaded_runs = {}
+
+
+def trained(name):
+    folder = Path(os.environ["GPTBOOK_RUNS"]) / f"{name}-{model.WIDTH}"
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        with open("trainings.txt", "a") as file:
+            file.write(name + "\\n")
+    loaded_runs[name] = f"{name} {model.WIDTH}"
+    return SimpleNamespace(folder=folder, width=model.WIDTH)
+
+
+def main(names):
+    for name in names:
+        trained(name)
+    return 0
+"""
+
+EXERCISES = """
+class Verdict:
+    def __init__(self, passed):
+        self.passed = passed
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        record = {"name": "sum", "passed": self.passed}
+        return {"text/plain": f"passed: {self.passed}", "application/vnd.gptbook.verdict+json": record}
+
+
+def check(name, answer):
+    return Verdict(answer(2, 3) == 5)
+"""
+
+INDEX = """# Home
+
+See [the model](01_model.py#numbers) and [all claims](claims.json). The model has {{ width }} rows, and the
+share is {{ share:.1%}}. In code `3.14` and {{ big:,}}, in math $x = 1.5$, in a link [on 2015](02_plain.py): all fine.
+The sign said {{ quoted }}, in 1999.
+"""
+
+MODEL_PAGE = '''# %% [markdown]
+r"""
+# The model
+
+One sentence says it all.
+
+## Numbers
+
+The width is {{ width }}, see [home](index.md). It holds that $a_{{b}} = \\frac{1}{2}$.
+
+!!! theorem "Twice two is four"
+
+    $2 + 2 = 4$.
+
+    Tested by `test_twice_two`.
+"""
+
+# %%
+from gptbook import model
+from gptbook.claims import claim
+
+claim("width", model.size())
+claim("share", 0.25)
+claim("big", 12345, expected=12345)
+claim("quoted", "*no* <b>way</b> & `so` $on$")
+print("width", model.size())
+
+# %% alt="A square of {{ width }} rows." caption="A *square* of {{ width }} rows."
+from IPython.display import SVG, display
+
+display(SVG('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9" height="9"/></svg>'))
+model.WIDTH
+
+# %% tags=["raises-exception"]
+raise ValueError("on purpose")
+'''
+
+PLAIN_PAGE = '''# %% [markdown]
+r"""
+# Plain
+
+No model here. Do it yourself.
+"""
+
+# %% tags=["solution"]
+from gptbook import exercises
+
+
+def add(a, b):
+    return a + b
+
+
+exercises.check("sum", add)
+'''
+
+DATA_PAGE = '''# %% [markdown]
+r"""
+# Data
+
+The text is read, and the model of the build too.
+"""
+
+# %%
+from gptbook import corpora, recipes
+
+print(corpora.load("text.txt").text, recipes.trained("tiny").width)
+corpora.load("tinyshakespeare").name
+'''
+
+THEOREMS = """import pytest
+
+
+@pytest.mark.theorem("Twice two is four")
+def test_twice_two():
+    assert 2 + 2 == 4
+"""
+
+
+@dataclass
+class Built:
+    """A finished build: whether it passed, what it said, and which pages it ran."""
+
+    passed: bool
+    log: str
+    root: Path
+
+    @property
+    def ran(self) -> list[str]:
+        return sorted(re.findall(r"^ran docs/(\S+) in", self.log, re.MULTILINE))
+
+    def html(self, page: str) -> str:
+        return (self.root / "site" / page / "index.html").read_text(encoding="utf-8")
+
+
+class _Lines(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.INFO)
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def build(root: Path, strict: bool = True) -> Built:
+    """What `mkdocs build --strict` does, in this process."""
+    logger, lines = logging.getLogger("mkdocs"), _Lines()
+    before = logger.level
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    try:
+        mkdocs.commands.build.build(load_config(str(root / "mkdocs.yml"), strict=strict))
+        passed = True
+    except Abort as error:
+        lines.lines.append(str(error))
+        passed = False
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(before)
+    return Built(passed, "\n".join(lines.lines), root)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """The fixture book after its first build."""
+    root = tmp_path_factory.mktemp("book")
+    files = {
+        "mkdocs.yml": CONFIG,
+        "theme/main.html": THEME,
+        "gptbook/__init__.py": "",
+        "gptbook/model.py": MODEL,
+        "gptbook/recipes.py": RECIPES,
+        "gptbook/exercises.py": EXERCISES,
+        "docs/index.md": INDEX,
+        "docs/01_model.py": MODEL_PAGE,
+        "docs/02_plain.py": PLAIN_PAGE,
+        "docs/03_data.py": DATA_PAGE,
+        "tests/test_theorems.py": THEOREMS,
+        "text.txt": "four",
+        "hooks/exceptions.toml": '[[exception]]\ntext = "in 1999"\nreason = "a year"\n',
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    for module in ("claims.py", "corpora.py"):
+        shutil.copy(ROOT / "gptbook" / module, root / "gptbook")
+    with pytest.MonkeyPatch.context() as patch:
+        _alone(patch, root)
+        return build(root)
+
+
+def _alone(patch, root):
+    """No network, no texts of this machine, and no modules of the repository in the book's own processes."""
+    patch.setenv("GPTBOOK_OFFLINE", "1")
+    patch.setenv("XDG_CACHE_HOME", str(root / "nothing"))
+    patch.delenv("GPTBOOK_DATA", raising=False)
+    patch.setenv("NO_MKDOCS_2_WARNING", "1")
+
+
+@pytest.fixture
+def book(first, tmp_path, monkeypatch):
+    """A copy of the built book to change: edit(file, old, new) edits it."""
+    root = tmp_path / "book"
+    shutil.copytree(first.root, root)
+    _alone(monkeypatch, root)
+    return root
+
+
+def edit(root: Path, name: str, old: str, new: str) -> None:
+    path = root / name
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+# A right book ---------------------------------------------------------------------------------------------------------
+
+
+def test_first_build_runs_every_page(first):
+    """If this fails, the fixture book itself is wrong, and no other test here says anything."""
+    assert first.passed, first.log
+    assert first.ran == ["01_model.py", "02_plain.py", "03_data.py"]
+    assert (first.root / "trainings.txt").read_text() == "tiny\n"
+
+
+def test_claims_fill_prose_captions_and_alternative_texts(first):
+    """If this fails, readers see braces, or a text claim works as Markdown or HTML."""
+    home, page = first.html(""), first.html("01_model")
+    assert "has 3 rows" in home
+    assert "share is 25.0%" in home
+    assert "12,345" in home
+    assert re.sub(r"&#(\d+);", lambda m: chr(int(m[1])), home).count("said *no* <b>way</b> & `so` $on$, in") == 1
+    assert "<b>way" not in home
+    assert 'aria-label="A square of 3 rows."' in page
+    assert "<em>square</em> of 3 rows" in page
+    assert "<math" in page
+    assert "{{" not in re.sub(r"<math.*?</math>", "", home + page, flags=re.DOTALL)
+
+
+def test_outputs_and_solutions_stand_on_the_page(first):
+    """If this fails, outputs are lost on the way from the kernel to the page."""
+    page = first.html("01_model")
+    assert "width 3" in page
+    assert "on purpose" in page
+    assert ">3<" not in page, "the value of a drawing's last line is no output"
+    assert '<details class="solution">' in first.html("02_plain")
+    assert re.search(r"minutes? to read\. The code ran in .* when this page was built", page)
+
+
+def test_substitute_text_is_announced(first):
+    """If this fails, a page shows numbers of another text without saying so; and a page without it must not say it."""
+    assert "Another text" in first.html("03_data")
+    assert "Another text" not in first.html("01_model")
+
+
+def test_claims_are_listed(first):
+    """If this fails, claims.json no longer says what the contract names."""
+    record = json.loads((first.root / "site" / "claims.json").read_text(encoding="utf-8"))
+    assert {"commit", "python", "versions", "claims"} <= record.keys()
+    assert record["versions"]["torch"]
+    big = next(claim for claim in record["claims"] if claim["name"] == "big")
+    assert big == {
+        "page": "01_model", "name": "big", "value": 12345, "expected": 12345, "tolerance": None, "kind": "exact",
+    }  # fmt: skip
+
+
+def test_notebook_for_download(first):
+    """If this fails, the download lost its outputs, kept the build's private records, or names the build's folders."""
+    text = (first.root / "site" / "01_model" / "01_model.ipynb").read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert "width 3" in text
+    assert "vnd.gptbook" not in text + (first.root / "site" / "02_plain" / "02_plain.ipynb").read_text(encoding="utf-8")
+    assert str(first.root) not in text
+    assert "The width is 3, see [home](https://example.org/fixture/)" in text
+
+
+# What runs again ------------------------------------------------------------------------------------------------------
+
+
+def test_warm_build_runs_nothing(book):
+    """If this fails, something in the key changes from build to build."""
+    again = build(book)
+    assert again.passed
+    assert again.ran == []
+    assert (book / "trainings.txt").read_text() == "tiny\n"
+
+
+def test_prose_edit_runs_nothing(book):
+    """If this fails, writing is slow: prose, captions and alternative texts decide no output."""
+    edit(book, "docs/01_model.py", "One sentence says it all.", "Another sentence.")
+    edit(book, "docs/01_model.py", "A *square* of", "A *small square* of")
+    edit(book, "docs/01_model.py", 'alt="A square', 'alt="A black square')
+    edit(book, "docs/index.md", "# Home", "# Start")
+    again = build(book)
+    assert again.passed, again.log
+    assert again.ran == []
+    assert "Another sentence." in again.html("01_model")
+    assert "<em>small square</em>" in again.html("01_model")
+
+
+def test_model_edit_runs_exactly_the_pages_that_use_it(book):
+    """If this fails, stale outputs are published, or pages run without need."""
+    edit(book, "gptbook/model.py", "WIDTH = 3", "WIDTH = 4")
+    again = build(book)
+    assert again.passed, again.log
+    assert again.ran == ["01_model.py", "03_data.py"]  # 03 through the trained model
+    assert "width 4" in again.html("01_model")
+    assert "four 4" in again.html("03_data")
+    assert "has 4 rows" in again.html(""), "a page that did not run quotes the new claim"
+    assert (book / "trainings.txt").read_text() == "tiny\ntiny\n"
+
+
+def test_code_edit_and_data_edit_run_their_pages(book):
+    """If this fails, a page's own code or a text that it reads is not among what its outputs depend on."""
+    edit(book, "docs/02_plain.py", "return a + b", "return b + a")
+    (book / "text.txt").write_text("five", encoding="utf-8")
+    again = build(book)
+    assert again.passed, again.log
+    assert again.ran == ["02_plain.py", "03_data.py"]
+    assert "five 3" in again.html("03_data")
+
+
+def test_unused_module_runs_nothing(book):
+    """If this fails, every edit of the package runs the whole book."""
+    (book / "gptbook" / "extra.py").write_text("UNUSED = 1\n", encoding="utf-8")
+    assert build(book).ran == []
+
+
+def test_lost_model_is_made_again(book):
+    """If this fails, deleting a kept model leaves the build without it."""
+    shutil.rmtree(book / ".cache" / "gptbook" / "runs" / "tiny-3")
+    assert build(book).ran == []
+    assert (book / "trainings.txt").read_text() == "tiny\ntiny\n"
+
+
+# What ends a strict build ---------------------------------------------------------------------------------------------
+
+
+def test_cells_that_fail_die_or_hang_end_the_build(book):
+    """If this fails, a page with a broken cell is published, or the message does not lead to the line."""
+    edit(book, "mkdocs.yml", "cell_timeout: 60", "cell_timeout: 5")
+    edit(book, "docs/01_model.py", 'print("width", model.size())', "a = 1\nassert a == 2, 'no'")
+    edit(book, "docs/02_plain.py", "return a + b", "return a + b\n\n\nimport os; os._exit(1)")
+    edit(book, "docs/03_data.py", "from gptbook import", "while True: pass\nfrom gptbook import")
+    built = build(book, strict=False)
+    assert not built.passed
+    line = 1 + (book / "docs" / "01_model.py").read_text().splitlines().index("assert a == 2, 'no'")
+    assert f"docs/01_model.py, line {line}: AssertionError: no\n    assert a == 2, 'no'" in built.log
+    assert re.search(r"docs/02_plain\.py, line \d+: its kernel died", built.log)
+    assert re.search(r"docs/03_data\.py, line 9: hangs: a cell took more than 5 seconds", built.log)
+    assert "Traceback" not in built.log
+    assert not (book / "site" / "01_model").exists()
+
+
+def test_failed_claim_unsolved_solution_and_unknown_model_end_the_build(book):
+    """If this fails, a page may say what its own cells deny."""
+    edit(book, "docs/01_model.py", "expected=12345", "expected=12346")
+    edit(book, "docs/03_data.py", '.trained("tiny")', '.trained("other")')
+    built = build(book, strict=False)
+    assert not built.passed
+    assert re.search(r"docs/01_model\.py, line \d+: ClaimFailed: claim 'big': got 12345, expected 12346", built.log)
+    assert "docs/03_data.py uses the trained model 'other'" in built.log
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("return a + b", "return a - b", "02_plain.py: the solution that begins"),
+        ('exercises.check("sum", add)', "add(1, 1)", "calls no check"),
+    ],
+)
+def test_unsolved_solution_ends_the_build(book, old, new, message):
+    """If this fails, the book may publish a solution that its own check rejects, or never saw."""
+    edit(book, "docs/02_plain.py", old, new)
+    built = build(book, strict=False)
+    assert not built.passed
+    assert message in built.log
+
+
+def test_claim_on_two_pages_ends_the_build(book):
+    """If this fails, prose may quote the other page's number."""
+    edit(book, "docs/02_plain.py", "def add", 'from gptbook.claims import claim\n\nclaim("big", 1)\n\n\ndef add')
+    built = build(book, strict=False)
+    assert not built.passed
+    assert "docs/02_plain.py: the claim 'big' is recorded on 01_model too" in built.log
+
+
+# What is wrong: (file, old, new, what the build says). None of these needs a page to run.
+HOME, PAGE = "docs/index.md", "docs/01_model.py"
+FAULTS = {
+    "unknown claim": (HOME, "{{ width }}", "{{ height }}", f"{HOME}: no cell records the claim 'height'"),
+    "unknown claim on a page": (PAGE, "is {{ width }}", "is {{ height }}", f"{PAGE}: no cell records the claim"),
+    "unknown claim in a caption": (PAGE, "* of {{ width }}", "* of {{ height }}", f"{PAGE}: no cell records the claim"),
+    "claim that does not format": (HOME, "{{ width }}", "{{ quoted:.1f }}", f"{HOME}: {{{{ quoted:.1f }}}} cannot"),
+    "malformed claim": (HOME, "{{ width }}", "{{ wi dth }}", f"{HOME}: '{{{{ wi dth }}}}"),
+    "bare decimal": (PAGE, "One sentence", "3.5 sentences", f"{PAGE}, line 5: the bare number 3.5"),
+    "bare number in an alternative text": (PAGE, 'alt="A square', 'alt="A 128 square', "the bare number 128"),
+    "bare thousands": (HOME, "# Home\n", "# Home\n\nOf 1,024.\n", f"{HOME}, line 3: the bare number 1,024"),
+    "stale exception": (HOME, "in 1999", "long ago", "no page needs the exception 'in 1999'"),
+    "no alternative text": (PAGE, 'alt="A square of {{ width }} rows." ', "", f"{PAGE}: the cell that begins"),
+    "broken link": (PAGE, "(index.md)", "(nowhere.md)", "'01_model.py' contains a link 'nowhere.md'"),
+    "broken link in raw HTML": (HOME, "See ", '<a href="nowhere/">x</a> ', "index.html: nowhere/ leads nowhere"),
+    "broken anchor": (HOME, "#numbers", "#letters", "'index.md' contains a link '01_model.py#letters'"),
+    "broken anchor on a page": (PAGE, "(index.md)", "(#nowhere)", "'01_model.py' contains a link '#nowhere'"),
+    "another host": ("theme/main.html", "<head>", '<head><script src="//example.com/x.js"></script>', "another host"),
+    "theorem without its test": ("tests/test_theorems.py", "@pytest", "# @pytest", f"{PAGE}: the theorem"),
+    "theorem that names no test": (PAGE, "    Tested by `test_twice_two`.\n", "", f"{PAGE}: the theorem"),
+    "test without its theorem": (PAGE, "!!! theorem", "!!! note", "tests/test_theorems.py: test_twice_two tests"),
+    "test of another theorem": ("tests/test_theorems.py", "is four", "is five", "which tests 'Twice two is five'"),
+    "formula that does not render": (PAGE, r"\frac{1}{2}", r"\frac{1}{2", f"{PAGE}: formula"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_ends_a_strict_build(book, fault):
+    """If this fails, the build publishes this fault."""
+    name, old, new, message = FAULTS[fault]
+    edit(book, name, old, new)
+    built = build(book)
+    assert not built.passed
+    assert message in built.log
+    assert built.ran == []
+
+
+# Serving --------------------------------------------------------------------------------------------------------------
+
+
+def test_server_shows_an_error_and_recovers(book):
+    """If this fails, a slip of the pen ends `mkdocs serve`, or an edit does not reach the browser."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "mkdocs", "serve", "--dev-addr", "127.0.0.1:0"],
+        cwd=book, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+    ) as server:  # fmt: skip
+        try:
+            for line in server.stdout:
+                if address := re.search(r"Serving on (http\S+)", line):
+                    break
+            else:
+                pytest.fail("the server did not start")
+            page = address[1] + "01_model/"
+            assert _wait_for(page, "width 3")
+            edit(book, "docs/01_model.py", "print(", "1 / 0\nprint(")
+            assert _wait_for(page, "This page does not run")
+            edit(book, "docs/01_model.py", "1 / 0\n", "")
+            assert _wait_for(page, "width 3", but_not="This page does not run")
+            edit(book, "gptbook/model.py", "WIDTH = 3", "WIDTH = 5")
+            assert _wait_for(page, "width 5")
+        finally:
+            server.terminate()
+
+
+def _wait_for(address: str, text: str, but_not: str = "\0", seconds: float = 60) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(address, timeout=seconds) as response:
+                page = response.read().decode()
+            if text in page and but_not not in page:
+                return True
+        except (urllib.error.URLError, OSError):
+            pass
+        time.sleep(0.2)
+    return False
