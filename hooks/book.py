@@ -46,6 +46,7 @@ class Build:
         self.exceptions = prose.Exceptions.read(self.root / "hooks" / "exceptions.toml")
         self.claims: dict[str, object] = {}
         self.problems: list[str] = []
+        self.broken = False  # a page did not run: what others miss of it is no news
 
     def settle(self) -> None:
         """End the build if anything is wrong; a server says so and goes on."""
@@ -104,7 +105,8 @@ def on_files(files, config):
             build.problems.append(page.problem)
         file.book_page, file.book_source = page, page.path.read_text(encoding="utf-8")
     log.info("%d of %d pages ran", sum(page.ran for page in pages), len(pages))
-    if any(page.problem for page in pages):
+    build.broken = any(page.problem for page in pages)
+    if build.broken:
         build.settle()  # whatever else is wrong may follow from this
 
     listed = _collect_claims(sources)
@@ -245,7 +247,7 @@ def _prose(text: str, name: str, source: str, escape: bool = True) -> str:
             f"or give a reason in hooks/exceptions.toml"
         )
     filled, problems = prose.fill(text, build.claims, escape=escape)
-    build.problems += [f"{name}: {problem}" for problem in problems]
+    build.problems += [f"{name}: {problem}" for problem in problems if not build.broken]
     return filled
 
 
@@ -289,11 +291,13 @@ def on_pre_page(page, config, files):
     convert = page.render  # set by mkdocs-jupyter
     page.nb_url = Path(page.nb_url).name  # beside the page, wherever the site is served
 
+    def warn(text):
+        if not ran.problem:  # of a page that did not run to its end, much is missing
+            log.warning("%s: %s", build.name(page.file), text)
+
     def rendered(config, files):
         convert(config, files)
-        cells = render.code_cells(
-            page.content, ran.notebook, lambda text: log.warning("%s: %s", build.name(page.file), text)
-        )
+        cells = render.code_cells(page.content, ran.notebook, warn)
         Page.render(page, config, files)
         page.content = re.sub(r'<div data-cell="(\d+)"></div>', lambda match: cells[int(match[1])], page.content)
 

@@ -5,6 +5,7 @@ while none of that has changed the step is passed over, and PyTorch is not even 
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from dependencies import PACKAGE, PROBE, World, environment, needs, versions, write_aside
 
 FORMAT = 1
+KEPT = 3  # models a recipe: going back to the last branch trains nothing
 
 _MAKE = f"""
 import json, sys
@@ -83,4 +85,9 @@ def make(names: list[str], root: Path, cache: Path, world: World, say=lambda lin
     marks = used.pop("runs")
     stamp = {"fixed": fixed, "folders": json.loads(lines[-2]), "marks": marks, "needs": used | {"runs": {}}}
     write_aside(stamp_path(cache), json.dumps(stamp, indent=1))
+    for name in names:  # what was trained from source that is gone
+        kept = sorted((cache / "runs").glob(f"{name}-*"), key=lambda p: p.stat().st_mtime, reverse=True)
+        for folder in kept[KEPT:]:
+            if folder.name not in stamp["folders"].values():
+                shutil.rmtree(folder, ignore_errors=True)
     return marks

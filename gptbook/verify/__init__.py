@@ -9,10 +9,10 @@
 | `subject` | how somebody's model is copied and called, and never changed |
 | `checks` | the questions, one function each, and `check_model`, which asks them all |
 | `parameters` | the number of parameters by formula |
+| `measure` | the leak matrix and the shape table, for pages |
 """
 
 from gptbook.verify.checks import (
-    Stage,
     batch_independent,
     causal,
     check_model,
@@ -21,15 +21,14 @@ from gptbook.verify.checks import (
     finite,
     gradients,
     initial_loss,
-    leak_matrix,
     loss,
     memorise,
     parameter_count,
     position_sensitive,
     reach,
-    shape_table,
     shapes,
 )
+from gptbook.verify.measure import Stage, leak_matrix, shape_table
 from gptbook.verify.parameters import ParameterTable, Part, expected_parameters, parameter_table
 from gptbook.verify.report import Report, Result
 
