@@ -53,6 +53,9 @@ print("fingerprint (sha256):", corpus.sha256)
 # %% [markdown]
 r"""
 A fingerprint of this kind changes completely when a single character changes. Equal fingerprints mean equal texts.
+
+Numbers on these pages are recorded with `claim`. It gives a number a name, and stops the build if the number is not what is expected.
+The prose then quotes it by name, so what you read is what the code computed.
 """
 
 # %%
@@ -90,7 +93,9 @@ from gptbook import display
 
 common = Counter(text).most_common(30)
 fig, ax = display.figure(5.6, 2.4)
-ax.bar(range(len(common)), [count / len(text) for _, count in common], color=display.BLUE)
+ax.bar(
+    range(len(common)), [count / len(text) for _, count in common], color=display.BLUE
+)
 ax.set_xticks(range(len(common)), display.characters([symbol for symbol, _ in common]))
 ax.tick_params(axis="x", length=0)
 ax.yaxis.set_major_formatter("{x:.0%}")
@@ -192,7 +197,10 @@ Side by side, the targets are the inputs moved by one.
 # %%
 claim("example_window", T)
 display.table(
-    [("input", *display.characters(tokenizer.decode(x))), ("target", *display.characters(tokenizer.decode(y)))],
+    [
+        ("input", *display.characters(tokenizer.decode(x))),
+        ("target", *display.characters(tokenizer.decode(y))),
+    ],
     header=("position", *range(T)),
 )
 
@@ -207,12 +215,16 @@ the shape $(B, T)$.
 
 # %%
 def get_batch(tokens, block_size, batch_size, generator):
-    starts = torch.randint(len(tokens) - block_size, (batch_size,), generator=generator)  # (B,)
+    starts = torch.randint(
+        len(tokens) - block_size, (batch_size,), generator=generator
+    )  # (B,)
     windows = torch.stack([tokens[s : s + block_size + 1] for s in starts])  # (B, T+1)
     return windows[:, :-1], windows[:, 1:]  # (B, T) each
 
 
-xb, yb = get_batch(train, block_size=T, batch_size=4, generator=torch.Generator().manual_seed(0))
+xb, yb = get_batch(
+    train, block_size=T, batch_size=4, generator=torch.Generator().manual_seed(0)
+)
 print(xb)
 print(yb)
 
@@ -320,7 +332,9 @@ shuffled = torch.randperm(5000, generator=torch.Generator().manual_seed(3)).toli
 at_random = shared(shuffled[500:], shuffled[:500], 64)
 at_the_end = shared(starts[: 4500 - 64], starts[4500:], 64)
 held_out = len({s + k for s in shuffled[:500] for k in range(1, 65)})
-print(f"random tenth: {at_random:,} of {held_out:,} validation targets are training targets too")
+print(
+    f"random tenth: {at_random:,} of {held_out:,} validation targets are training targets too"
+)
 print(f"last tenth:   {at_the_end:,}")
 exercises.check("shared-targets", shared)
 
@@ -344,7 +358,9 @@ Check yours with `exercises.check("unseen-character", encode)`.
 def encode(text, ids):
     for position, character in enumerate(text):
         if character not in ids:
-            raise ValueError(f"character {character!r} at position {position} is not in the vocabulary")
+            raise ValueError(
+                f"character {character!r} at position {position} is not in the vocabulary"
+            )
     return [ids[character] for character in text]
 
 

@@ -163,7 +163,9 @@ for name, a, b in [
     ("averages_loop_softmax", by_loop, by_softmax),
     ("averages_matmul_softmax", by_matmul, by_softmax),
 ]:
-    difference = claim(name, (a - b).abs().max().item(), expected=0.0, tolerance=1e-6, kind="tolerance")
+    difference = claim(
+        name, (a - b).abs().max().item(), expected=0.0, tolerance=1e-6, kind="tolerance"
+    )
     print(f"{name:26} {difference:.1e}")
 
 # %% [markdown]
@@ -232,7 +234,13 @@ because it multiplies the top and the bottom of the fraction alike. Only *differ
 
 # %%
 shifted = F.softmax(scores + 5.0, dim=1)
-difference = claim("softmax_shift", (shifted - mixed).abs().max(), expected=0.0, tolerance=1e-6, kind="tolerance")
+difference = claim(
+    "softmax_shift",
+    (shifted - mixed).abs().max(),
+    expected=0.0,
+    tolerance=1e-6,
+    kind="tolerance",
+)
 print(f"largest difference {difference:.1e}")
 
 # %% [markdown]
@@ -259,7 +267,9 @@ zero, and let the values and the output pass unchanged.
 layer = CausalSelfAttention(GPTConfig(block_size=8, n_head=1, n_embd=2))
 with torch.no_grad():
     layer.c_attn.weight.zero_()
-    layer.c_attn.weight[4:6] = torch.eye(2)  # rows 0-1 make queries, 2-3 keys, 4-5 values
+    layer.c_attn.weight[4:6] = torch.eye(
+        2
+    )  # rows 0-1 make queries, 2-3 keys, 4-5 values
     layer.c_proj.weight.copy_(torch.eye(2))
     layer.c_proj.bias.zero_()
     by_layer = layer(X)  # (B, T, C)
@@ -285,8 +295,12 @@ spoiled = fresh.clone()
 spoiled[:, -1] = 1e6
 for average in (average_loop, average_matmul, average_softmax):
     torch.testing.assert_close(average(fresh), average_loop(fresh), rtol=0, atol=1e-6)
-    assert torch.equal(average(spoiled)[:, :-1], average(fresh)[:, :-1]), "the future leaks into the past"
-    torch.testing.assert_close(average(fresh)[1:2], average(fresh[1:2]), rtol=0, atol=1e-6)
+    assert torch.equal(average(spoiled)[:, :-1], average(fresh)[:, :-1]), (
+        "the future leaks into the past"
+    )
+    torch.testing.assert_close(
+        average(fresh)[1:2], average(fresh[1:2]), rtol=0, atol=1e-6
+    )
 print("three ways, three checks, all passed")
 
 # %% [markdown]
@@ -347,7 +361,9 @@ def leaks(average):
     before = average(x.clone())
     for cut in range(1, x.size(1)):
         changed = x.clone()
-        changed[:, cut:] += 100 * torch.randn(x[:, cut:].shape, generator=torch.Generator().manual_seed(cut))
+        changed[:, cut:] += 100 * torch.randn(
+            x[:, cut:].shape, generator=torch.Generator().manual_seed(cut)
+        )
         after = average(changed)
         if not torch.allclose(after[:, :cut], before[:, :cut], atol=1e-4):
             return True
@@ -375,7 +391,9 @@ Check yours with `exercises.check("double-weight", scores)`.
 # %% tags=["solution"]
 def scores(T):
     diagonal = torch.eye(T) * torch.log(torch.tensor(2.0))  # (T, T)
-    return diagonal.masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), float("-inf"))
+    return diagonal.masked_fill(
+        ~torch.ones(T, T, dtype=torch.bool).tril(), float("-inf")
+    )
 
 
 exercises.check("double-weight", scores)

@@ -29,7 +29,13 @@ from gptbook.model import GPT, Block, CausalSelfAttention, GPTConfig
 from gptbook.tokenizers import CharTokenizer
 
 config = GPTConfig(vocab_size=65, block_size=64, n_layer=4, n_head=4, n_embd=128)
-V, T, L, H, C = config.vocab_size, config.block_size, config.n_layer, config.n_head, config.n_embd
+V, T, L, H, C = (
+    config.vocab_size,
+    config.block_size,
+    config.n_layer,
+    config.n_head,
+    config.n_embd,
+)
 
 torch.manual_seed(1337)
 model = GPT(config)
@@ -96,7 +102,9 @@ a softmax and a few sums. The heads run one after the other here. The package pa
 # %%
 def layer_norm(x, gain, bias):
     mean = x.mean(dim=-1, keepdim=True)
-    variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)  # divided by C, not by C - 1
+    variance = ((x - mean) ** 2).mean(
+        dim=-1, keepdim=True
+    )  # divided by C, not by C - 1
     return (x - mean) / torch.sqrt(variance + 1e-5) * gain + bias  # (..., C)
 
 
@@ -111,7 +119,9 @@ def attention(w, x):  # x (T, C), one row of text
     heads = []
     for h in range(H):
         rows = slice(h * D, (h + 1) * D)
-        q, k, v = (x @ part[rows].T for part in w["c_attn.weight"].split(C))  # (T, D) each
+        q, k, v = (
+            x @ part[rows].T for part in w["c_attn.weight"].split(C)
+        )  # (T, D) each
         scores = (q @ k.T / math.sqrt(D)).masked_fill(future, -math.inf)  # (T, T)
         heads.append(F.softmax(scores, dim=-1) @ v)  # (T, D)
     return torch.cat(heads, dim=-1) @ w["c_proj.weight"].T + w["c_proj.bias"]  # (T, C)
@@ -123,7 +133,11 @@ def mlp(w, x):
 
 
 def part(weights, prefix):
-    return {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
+    return {
+        name[len(prefix) :]: value
+        for name, value in weights.items()
+        if name.startswith(prefix)
+    }
 
 
 def gpt_by_hand(weights, idx):  # idx (T,), one row of text
@@ -139,7 +153,9 @@ def gpt_by_hand(weights, idx):  # idx (T,), one row of text
 
 
 with torch.no_grad():
-    by_hand = torch.stack([gpt_by_hand(model.state_dict(), row) for row in x[:4]])  # (4, T, V)
+    by_hand = torch.stack(
+        [gpt_by_hand(model.state_dict(), row) for row in x[:4]]
+    )  # (4, T, V)
     logits = model(x[:4])  # (4, T, V)
 
 difference = (by_hand - logits).abs().max()
@@ -158,7 +174,10 @@ Here is the stream after every stage of a forward pass. The last column is its t
 # %%
 stages = verify.shape_table(model, x)
 display.table(
-    [(stage.name, " × ".join(map(str, stage.shape)), f"{stage.rms:.2f}") for stage in stages],
+    [
+        (stage.name, " × ".join(map(str, stage.shape)), f"{stage.rms:.2f}")
+        for stage in stages
+    ],
     header=("after", "shape", "size"),
 )
 
@@ -205,13 +224,16 @@ parts = [
     ("all", "", total),
 ]
 display.table(
-    [(name, formula, f"{count:,}", f"{count / total:.1%}") for name, formula, count in parts],
+    [
+        (name, formula, f"{count:,}", f"{count / total:.1%}")
+        for name, formula, count in parts
+    ],
     header=("part", "formula", "parameters", "share"),
     total=True,
 )
 
 # %% tags=["hide-input"] alt="One horizontal bar divided by the share of each part of the model. The MLPs take nearly two thirds, attention nearly one third, and embeddings, norms and unembedding share a thin rest." caption="Where the parameters are. The MLPs hold about twice as many as attention."
-fig, ax = display.figure(5.6, 1.5)
+fig, ax = display.figure(5.6, 1.4)
 left = 0.0
 colours = (display.ORANGE, display.BLUE, display.GREEN, display.GREY, display.PURPLE)
 for (name, _, count), colour in zip(parts[:-1], colours, strict=True):
@@ -222,7 +244,7 @@ ax.set_yticks([])
 ax.xaxis.set_major_formatter("{x:.0%}")
 ax.grid(False)
 ax.spines["left"].set_visible(False)
-ax.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+fig.legend(ncols=3, loc="outside upper center", fontsize=8)
 
 # %% [markdown]
 r"""
@@ -232,10 +254,18 @@ Attention has $4 C^2$ weights a block and the MLP $8 C^2$. That is twelve. The r
 
 # %%
 rule = claim("rule_of_thumb", 12 * L * C**2, expected=786_432)
-blocks = claim("parameters_blocks", sum(p.numel() for p in model.h.parameters()), expected=791_552)
+blocks = claim(
+    "parameters_blocks", sum(p.numel() for p in model.h.parameters()), expected=791_552
+)
 claim("parameters_rest", blocks - rule, expected=5_120)
 assert blocks - rule == 10 * L * C
-claim("mlp_over_attention", mlps / attentions, expected=2.0, tolerance=0.01, kind="tolerance")
+claim(
+    "mlp_over_attention",
+    mlps / attentions,
+    expected=2.0,
+    tolerance=0.01,
+    kind="tolerance",
+)
 print(f"12 L C²    {rule:,}")
 print(f"blocks     {blocks:,}")
 print(f"the rest   {blocks - rule:,} = 10 L C: biases and LayerNorms")
@@ -271,10 +301,25 @@ used twice, so it counts once.
 from gptbook import PRESETS
 
 rows = []
-for name, expected in {"step-5": 816_640, "lets-build": 159_937, "under-the-hood": None, "gpt2": 124_439_808}.items():
+for name, expected in {
+    "step-5": 816_640,
+    "lets-build": 159_937,
+    "under-the-hood": None,
+    "gpt2": 124_439_808,
+}.items():
     preset = PRESETS[name]
-    claim("parameters_" + name.replace("-", "_"), verify.expected_parameters(preset), expected=expected)
-    shape = (preset.vocab_size, preset.block_size, preset.n_layer, preset.n_head, preset.n_embd)
+    claim(
+        "parameters_" + name.replace("-", "_"),
+        verify.expected_parameters(preset),
+        expected=expected,
+    )
+    shape = (
+        preset.vocab_size,
+        preset.block_size,
+        preset.n_layer,
+        preset.n_head,
+        preset.n_embd,
+    )
     rows.append((name, *shape, f"{verify.expected_parameters(preset):,}"))
 display.table(rows, header=("model", "V", "T", "L", "H", "C", "parameters"))
 
@@ -310,7 +355,10 @@ check that it holds here.
 # %%
 wanted = 0.02 / math.sqrt(2 * L)
 for layer, block in enumerate(model.h):
-    for name, projection in (("attention", block.attn.c_proj), ("mlp", block.mlp.c_proj)):
+    for name, projection in (
+        ("attention", block.attn.c_proj),
+        ("mlp", block.mlp.c_proj),
+    ):
         measured = projection.weight.std().item()
         assert abs(measured / wanted - 1) < 0.03, (layer, name, measured)
 claim("residual_std", wanted)
@@ -355,14 +403,26 @@ short = x[:1, :16]
 leak = verify.leak_matrix(model, short)  # (16, 16)
 leak_unmasked = verify.leak_matrix(unmasked, short)  # (16, 16)
 future = claim("leak_future", leak.triu(1).max(), expected=0.0)
-future_unmasked = claim("leak_future_unmasked", leak_unmasked.triu(1).max(), expected=(1e-4, None), kind="statistical")
-print(f"largest entry above the diagonal: {future} with the mask, {future_unmasked:.4f} without")
+future_unmasked = claim(
+    "leak_future_unmasked",
+    leak_unmasked.triu(1).max(),
+    expected=(1e-4, None),
+    kind="statistical",
+)
+print(
+    f"largest entry above the diagonal: {future} with the mask, {future_unmasked:.4f} without"
+)
 
-# %% tags=["hide-input"] alt="Two grids of sixteen by sixteen cells. The left one, of the right model, is empty above its diagonal. The right one, of the model without a mask, is filled on both sides of it." caption="The leak matrix, on a logarithmic scale. Left: the model as it is. Right: without its mask, the future shows."
+# %% tags=["hide-input"] alt="Two grids of sixteen by sixteen cells. The left one, of the right model, is empty above its diagonal. The right one, of the model without a mask, is filled on both sides of it." caption="The leak matrix, on a logarithmic scale; pale cells are exactly zero. Left: the model as it is. Right: without its mask, the future shows."
 fig, axes = display.figure(5.8, 3.0, columns=2)
-floor = 1e-4
-for ax, matrix, title in ((axes[0], leak, "causal"), (axes[1], leak_unmasked, "without mask")):
-    shown = (matrix.clamp(min=floor) / floor).log10()
+floor = min(leak[leak > 0].min(), leak_unmasked[leak_unmasked > 0].min())
+for ax, matrix, title in (
+    (axes[0], leak, "causal"),
+    (axes[1], leak_unmasked, "without mask"),
+):
+    shown = torch.where(
+        matrix > 0, 2 + (matrix / floor).log10(), 0.0
+    )  # zero stays zero
     display.heatmap(ax, shown, title=title)
     ax.set_xticks(range(0, 16, 3), range(0, 16, 3))
     ax.set_yticks(range(0, 16, 3), range(0, 16, 3))
@@ -405,7 +465,9 @@ def loss_of(model, x, y):
 
 
 claim("uniform_loss", math.log(V))
-initial_loss = claim("initial_loss", loss_of(model, x, y), expected=(4.0, 4.5), kind="statistical")
+initial_loss = claim(
+    "initial_loss", loss_of(model, x, y), expected=(4.0, 4.5), kind="statistical"
+)
 print(f"ln V          {math.log(V):.4f}")
 print(f"initial loss  {initial_loss:.4f}")
 
@@ -434,8 +496,16 @@ for seed in range(10):
     variances.append(fresh_logits.var().item())
     excess.append(loss_of(fresh, x, y) - math.log(V))
 
-claim("logit_variance", sum(variances) / 10, expected=1 / 3, tolerance=0.05, kind="statistical")
-claim("loss_excess", sum(excess) / 10, expected=1 / 6, tolerance=0.05, kind="statistical")
+claim(
+    "logit_variance",
+    sum(variances) / 10,
+    expected=1 / 3,
+    tolerance=0.05,
+    kind="statistical",
+)
+claim(
+    "loss_excess", sum(excess) / 10, expected=1 / 6, tolerance=0.05, kind="statistical"
+)
 print(f"variance of the logits   {sum(variances) / 10:.3f}   predicted {1 / 3:.3f}")
 print(f"loss above ln V          {sum(excess) / 10:.3f}   predicted {1 / 6:.3f}")
 
@@ -468,7 +538,9 @@ def memorise(model, x, y, steps=50, lr=1e-3):
 
 xs, ys = x[:4, :32], y[:4, :32]  # (4, 32) each: one small batch
 losses, accuracy = memorise(model, xs, ys)
-claim("memorise_ratio", losses[-1] / losses[0], expected=(None, 0.5), kind="statistical")
+claim(
+    "memorise_ratio", losses[-1] / losses[0], expected=(None, 0.5), kind="statistical"
+)
 claim("memorise_accuracy", accuracy, kind="statistical")
 print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, right answers {accuracy:.0%}")
 
@@ -486,10 +558,20 @@ no_activation = copy.deepcopy(model)
 for block in no_activation.h:
     block.mlp.activation = lambda x: x
 
-broken = {"right": model, "no mask": unmasked, "no positions": no_positions, "no activation": no_activation}
+broken = {
+    "right": model,
+    "no mask": unmasked,
+    "no positions": no_positions,
+    "no activation": no_activation,
+}
 results = {name: memorise(m, xs, ys) for name, m in broken.items()}
 for name, (losses, _) in results.items():
-    claim("memorise_" + name.replace(" ", "_"), losses[-1] / losses[0], expected=(None, 0.5), kind="statistical")
+    claim(
+        "memorise_" + name.replace(" ", "_"),
+        losses[-1] / losses[0],
+        expected=(None, 0.5),
+        kind="statistical",
+    )
 display.table(
     [
         (name, f"{losses[0]:.2f}", f"{losses[-1]:.2f}", f"{accuracy:.0%}")
@@ -501,7 +583,10 @@ display.table(
 # %% tags=["hide-input"] alt="Four curves of loss over fifty steps of memorising one batch. The curves of the right model and of three broken ones fall together and end close to each other." caption="Memorising one batch. All four models pass. From these curves you could not say which one is right."
 fig, ax = display.figure(5.4, 2.7)
 styles = zip(
-    results.items(), (display.BLUE, display.RED, display.ORANGE, display.GREEN), ("-", "--", "-.", ":"), strict=True
+    results.items(),
+    (display.BLUE, display.RED, display.ORANGE, display.GREEN),
+    ("-", "--", "-.", ":"),
+    strict=True,
 )
 for (name, (losses, _)), colour, style in styles:
     ax.plot(losses, color=colour, linestyle=style, label=name)
@@ -534,11 +619,17 @@ A check that never fails is worth nothing. Here are the models broken above, and
 """
 
 # %%
-seen = {name: verify.check_model(m, vocab_size=V, block_size=T, expect=config) for name, m in broken.items()}
+seen = {
+    name: verify.check_model(m, vocab_size=V, block_size=T, expect=config)
+    for name, m in broken.items()
+}
 assert "causal" in seen["no mask"].failed
 assert "position-sensitive" in seen["no positions"].failed
 display.table(
-    [(name, ", ".join(r.failed) or "–", r[r.failed[0]].cause if r.failed else "") for name, r in seen.items()],
+    [
+        (name, ", ".join(r.failed) or "–", r[r.failed[0]].cause if r.failed else "")
+        for name, r in seen.items()
+    ],
     header=("model", "failed", "what the check says"),
 )
 
@@ -617,15 +708,27 @@ except AssertionError as error:
 else:
     raise RuntimeError("the check passed on rows of near-zero variance: it cannot fail")
 claim("tiny_lengths_below", bool((lengths < math.sqrt(C) - 1e-3).all()), expected=True)
-claim("tiny_shortest", lengths.min() / math.sqrt(C), expected=(0.0, 0.95), kind="tolerance")
-print(f"lengths between {lengths.min() / math.sqrt(C):.0%} and {lengths.max() / math.sqrt(C):.0%} of the radius")
+claim(
+    "tiny_shortest",
+    lengths.min() / math.sqrt(C),
+    expected=(0.0, 0.95),
+    kind="tolerance",
+)
+print(
+    f"lengths between {lengths.min() / math.sqrt(C):.0%} and {lengths.max() / math.sqrt(C):.0%} of the radius"
+)
 
 # %% tags=["hide-input"] alt="A curve of the length of LayerNorm's output, as a share of the sphere's radius, over the standard deviation of its input on a logarithmic axis. It rises from near zero for tiny deviations to one for deviations above about a hundredth." caption="How far LayerNorm reaches, by the standard deviation of its input. The two bands are the rows of the two experiments."
 fig, ax = display.figure(5.4, 2.7)
 s = torch.logspace(-4, 1, 200)
 ax.plot(s, s / (s**2 + 1e-5).sqrt(), color=display.BLUE)
-for rows, colour, name in ((deviation, display.GREEN, "u"), (1e-3 * deviation, display.RED, "u / 1000")):
-    ax.axvspan(rows.min().item(), rows.max().item(), color=colour, alpha=0.25, label=name)
+for rows, colour, name in (
+    (deviation, display.GREEN, "u"),
+    (1e-3 * deviation, display.RED, "u / 1000"),
+):
+    ax.axvspan(
+        rows.min().item(), rows.max().item(), color=colour, alpha=0.25, label=name
+    )
 ax.set_xscale("log")
 ax.set_xlabel("standard deviation of the row")
 ax.set_ylabel("length / √C")
@@ -643,7 +746,9 @@ the last logits into probabilities, draw one symbol, append it.
 from gptbook.sampling import generate
 
 start = torch.tensor([tokenizer.encode("\n")])  # (1, 1)
-written = generate(model, start, max_new_tokens=300, generator=torch.Generator().manual_seed(1337))  # (1, 301)
+written = generate(
+    model, start, max_new_tokens=300, generator=torch.Generator().manual_seed(1337)
+)  # (1, 301)
 text = tokenizer.decode(written[0, 1:])
 claim("before_sample_length", len(text), expected=300)
 display.sample(text, label="Before training")
@@ -675,7 +780,12 @@ def count(vocab_size, block_size, n_layer, n_embd):
     attention = 3 * n_embd**2 + n_embd * (n_embd + 1)
     mlp = 4 * n_embd * (n_embd + 1) + n_embd * (4 * n_embd + 1)
     norms = 2 * 2 * n_embd
-    return embeddings + n_layer * (attention + mlp + norms) + 2 * n_embd + vocab_size * n_embd
+    return (
+        embeddings
+        + n_layer * (attention + mlp + norms)
+        + 2 * n_embd
+        + vocab_size * n_embd
+    )
 
 
 exercises.check("count-parameters", count)
@@ -720,7 +830,8 @@ Check yours with `exercises.check("largest-width", n_embd)`.
 n_embd = max(
     width
     for width in range(4, 1000, 4)
-    if verify.expected_parameters(GPTConfig(n_layer=2, n_head=4, n_embd=width)) <= 1_000_000
+    if verify.expected_parameters(GPTConfig(n_layer=2, n_head=4, n_embd=width))
+    <= 1_000_000
 )
 print(n_embd)
 exercises.check("largest-width", n_embd)

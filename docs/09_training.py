@@ -30,10 +30,14 @@ V = tokenizer.vocab_size
 tokens = torch.tensor(tokenizer.encode(corpus.text))  # (N,)
 train, validation = data.split(tokens)
 
-single = torch.bincount(train, minlength=V) + 1.0  # (V,): one more than counted, so that nothing is impossible
+single = (
+    torch.bincount(train, minlength=V) + 1.0
+)  # (V,): one more than counted, so that nothing is impossible
 unigram = -(single / single.sum()).log()[validation[1:]].mean().item()
 
-pairs = torch.bincount(train[:-1] * V + train[1:], minlength=V * V).view(V, V) + 1.0  # (V, V)
+pairs = (
+    torch.bincount(train[:-1] * V + train[1:], minlength=V * V).view(V, V) + 1.0
+)  # (V, V)
 bigram_table = pairs / pairs.sum(dim=1, keepdim=True)  # (V, V): rows sum to 1
 bigram = -bigram_table.log()[validation[:-1], validation[1:]].mean().item()
 
@@ -84,7 +88,9 @@ losses = []
 for _ in range(100):
     x, y = data.get_batch(train, 16, 32, generator)  # (B, T) each
     logits = model(x)  # (B, T, V)
-    loss = F.cross_entropy(logits.flatten(0, 1), y.flatten())  # mean over B * T questions
+    loss = F.cross_entropy(
+        logits.flatten(0, 1), y.flatten()
+    )  # mean over B * T questions
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -148,7 +154,7 @@ How large should a step be? Not the same at all times.
 """
 
 # %%
-from gptbook.recipes import TRAINING
+from gptbook.recipes import PRESETS, TRAINING
 
 recipe = TRAINING["step-5"]
 rates = [trainer.lr_at(step, recipe) for step in range(recipe.steps)]
@@ -175,17 +181,23 @@ stays, and only the length changes.
 
 # %%
 model.zero_grad()
-F.cross_entropy(model(x).flatten(0, 1) * 30, y.flatten()).backward()  # a loss made violent on purpose
+F.cross_entropy(
+    model(x).flatten(0, 1) * 30, y.flatten()
+).backward()  # a loss made violent on purpose
 before = [p.grad.clone() for p in model.parameters()]
 torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
 after = [p.grad for p in model.parameters()]
 
 length = math.sqrt(sum((g**2).sum().item() for g in before))
 clipped = math.sqrt(sum((g**2).sum().item() for g in after))
-cosine = sum((a * b).sum().item() for a, b in zip(before, after, strict=True)) / (length * clipped)
+cosine = sum((a * b).sum().item() for a, b in zip(before, after, strict=True)) / (
+    length * clipped
+)
 claim("clipped_length", clipped, expected=1.0, tolerance=1e-3, kind="tolerance")
 claim("clipped_direction", cosine, expected=1.0, tolerance=1e-5, kind="tolerance")
-print(f"length {length:.1f} -> {clipped:.3f}, cosine of the angle between the two {cosine:.6f}")
+print(
+    f"length {length:.1f} -> {clipped:.3f}, cosine of the angle between the two {cosine:.6f}"
+)
 
 # %% [markdown]
 r"""
@@ -206,7 +218,13 @@ weight decay. All parameters must agree.
 
 # %%
 settings = trainer.TrainConfig(
-    steps=20, batch_size=8, learning_rate=1e-3, warmup_steps=5, schedule="cosine", clip=1.0, seed=5
+    steps=20,
+    batch_size=8,
+    learning_rate=1e-3,
+    warmup_steps=5,
+    schedule="cosine",
+    clip=1.0,
+    seed=5,
 )
 
 torch.manual_seed(1)
@@ -215,18 +233,25 @@ trainer.train(package_model, train, validation[:500], settings)
 
 torch.manual_seed(1)
 bare_model = GPT(config)
-optimizer = torch.optim.AdamW(trainer.optimizer_groups(bare_model, settings.weight_decay), betas=settings.betas)
+optimizer = torch.optim.AdamW(
+    trainer.optimizer_groups(bare_model, settings.weight_decay), betas=settings.betas
+)
 generator = torch.Generator().manual_seed(settings.seed)
 for step in range(settings.steps):
     for group in optimizer.param_groups:
         group["lr"] = trainer.lr_at(step, settings)
-    x, y = data.get_batch(train, config.block_size, settings.batch_size, generator)  # (B, T) each
+    x, y = data.get_batch(
+        train, config.block_size, settings.batch_size, generator
+    )  # (B, T) each
     optimizer.zero_grad()
     F.cross_entropy(bare_model(x).flatten(0, 1), y.flatten()).backward()
     torch.nn.utils.clip_grad_norm_(bare_model.parameters(), settings.clip)
     optimizer.step()
 
-gap = max((a - b).abs().max().item() for a, b in zip(bare_model.parameters(), package_model.parameters(), strict=True))
+gap = max(
+    (a - b).abs().max().item()
+    for a, b in zip(bare_model.parameters(), package_model.parameters(), strict=True)
+)
 claim("loop_difference", gap, expected=0.0, tolerance=1e-5, kind="tolerance")
 print(f"largest difference between two parameters {gap:.1e}")
 
@@ -253,8 +278,14 @@ generator = torch.Generator().manual_seed(0)
 estimates = []
 with torch.no_grad():
     for _ in range(20):
-        batches = [data.get_batch(validation, config.block_size, 16, generator) for _ in range(5)]
-        each = [F.cross_entropy(package_model(a).flatten(0, 1), b.flatten()).item() for a, b in batches]
+        batches = [
+            data.get_batch(validation, config.block_size, 16, generator)
+            for _ in range(5)
+        ]
+        each = [
+            F.cross_entropy(package_model(a).flatten(0, 1), b.flatten()).item()
+            for a, b in batches
+        ]
         estimates.append(sum(each) / len(each))
 claim("estimate_spread", max(estimates) - min(estimates), kind="statistical")
 print(f"whole split          {exact.loss:.4f}")
@@ -266,8 +297,8 @@ The estimates lie {{ estimate_spread:.3f}} apart. Whoever compares two models by
 
 ## Two runs
 
-Now for real. The build of this book trained two models to the end before it ran this page, on both cores of its machine. The first is
-the model that Andrej Karpathy's lecture "Let's build GPT" arrives at on a small scale. The second is the model of page 8.
+Now for real. The build of this book trained two models to the end before it ran this page, on all cores of its machine. The first has
+the size that Andrej Karpathy's lecture "Let's build GPT" trains on a small scale. The second is the model of page 8.
 """
 
 # %%
@@ -275,27 +306,42 @@ from gptbook import recipes
 
 small = recipes.trained("lets-build")
 large = recipes.trained("step-5")
-runs = {"lets-build": small, "step-5": large}
+display.table(
+    [
+        (name, c.n_layer, c.n_head, c.n_embd, c.block_size, t.batch_size, t.schedule)
+        for name in ("lets-build", "step-5")
+        for c, t in [(PRESETS[name], TRAINING[name])]
+    ],
+    header=("recipe", "L", "H", "C", "T", "B", "learning rate"),
+)
+
+# %% [markdown]
+r"""
+Here is how they end.
+"""
 
 # %% tags=["hide-input"]
+runs = {"lets-build": small, "step-5": large}
 claim("margin_wanted", 0.3)
 rows = []
 for name, run in runs.items():
-    c, t, s = run.model.config, TRAINING[name], run.summary
+    s = run.summary
     key = name.replace("-", "_")
     claim(key + "_parameters", sum(p.numel() for p in run.model.parameters()))
     claim(key + "_train_loss", s["train_loss"], kind="statistical")
     claim(key + "_val_loss", s["val_loss"], kind="statistical")
-    claim(key + "_margin", bigram - s["val_loss"], expected=(0.3, None), kind="statistical")
+    claim(
+        key + "_margin",
+        bigram - s["val_loss"],
+        expected=(0.3, None),
+        kind="statistical",
+    )
     claim(key + "_seconds", s["seconds"], kind="statistical")
     rows.append(
         (
             name,
-            f"{c.n_layer} / {c.n_head} / {c.n_embd}",
-            c.block_size,
             f"{sum(p.numel() for p in run.model.parameters()):,}",
-            t.batch_size,
-            f"{t.steps:,}",
+            f"{s['steps']:,}",
             f"{s['train_loss']:.3f}",
             f"{s['val_loss']:.3f}",
             f"{s['val_loss'] / math.log(2):.3f}",
@@ -303,7 +349,14 @@ for name, run in runs.items():
     )
 display.table(
     rows,
-    header=("recipe", "L / H / C", "T", "parameters", "B", "steps", "training", "validation", "bits per character"),
+    header=(
+        "recipe",
+        "parameters",
+        "steps",
+        "training",
+        "validation",
+        "bits per character",
+    ),
     caption="Both models at the end of training. The losses are in nats, over the whole of each split.",
 )
 
@@ -316,17 +369,34 @@ The lecture reports its losses from fifty random batches. Here are both kinds fo
 """
 
 # %%
-estimate = claim("lets_build_val_estimate", small.summary["val_estimate"], kind="statistical")
-claim("lets_build_estimate_off", abs(estimate - small.summary["val_loss"]), expected=(0.0, 0.1), kind="statistical")
+estimate = claim(
+    "lets_build_val_estimate", small.summary["val_estimate"], kind="statistical"
+)
+claim(
+    "lets_build_estimate_off",
+    abs(estimate - small.summary["val_loss"]),
+    expected=(0.0, 0.1),
+    kind="statistical",
+)
 print(f"fifty random batches   {estimate:.4f}")
 print(f"the whole split        {small.summary['val_loss']:.4f}")
 
 # %% tags=["hide-input"] alt="Learning curves of both models: validation loss over training steps, with horizontal lines for the uniform, unigram and bigram models. Both curves cross the bigram line early and keep falling; the larger model ends lower." caption="Validation loss over the whole split, on the loss ladder. Dashed: loss on as much training text."
 fig, ax = display.figure(5.6, 3.2)
-for (name, run), colour in zip(runs.items(), (display.ORANGE, display.BLUE), strict=True):
+for (name, run), colour in zip(
+    runs.items(), (display.ORANGE, display.BLUE), strict=True
+):
     steps = [entry["step"] for entry in run.history]
-    ax.plot(steps, [entry["val_loss"] for entry in run.history], color=colour, label=name)
-    ax.plot(steps, [entry["train_loss"] for entry in run.history], color=colour, linestyle="--", linewidth=1)
+    ax.plot(
+        steps, [entry["val_loss"] for entry in run.history], color=colour, label=name
+    )
+    ax.plot(
+        steps,
+        [entry["train_loss"] for entry in run.history],
+        color=colour,
+        linestyle="--",
+        linewidth=1,
+    )
 end = max(entry["step"] for run in runs.values() for entry in run.history)
 for name, loss in (("uniform", math.log(V)), ("unigram", unigram), ("bigram", bigram)):
     ax.axhline(loss, color=display.GREY, linewidth=1, linestyle=":")
@@ -355,7 +425,11 @@ for name, run in runs.items():
     operations = 6 * matrices + 12 * c.n_layer * c.block_size * c.n_embd  # a token
     assert operations == recipes.flops_per_token(c)
     rate = operations * s["tokens_per_second"] / 1e9
-    share = claim(name.replace("-", "_") + "_share_of_peak", rate / s["peak_gflops"], kind="statistical")
+    share = claim(
+        name.replace("-", "_") + "_share_of_peak",
+        rate / s["peak_gflops"],
+        kind="statistical",
+    )
     numbers = (s["seconds"], s["tokens_per_second"], rate, s["peak_gflops"])
     rows.append((name, *(f"{number:,.0f}" for number in numbers), f"{share:.0%}"))
 display.table(
@@ -392,13 +466,19 @@ start = torch.tensor([tokenizer.encode("\n")])  # (1, 1)
 
 
 def write(model, length):
-    out = generate(model, start, max_new_tokens=length, generator=torch.Generator().manual_seed(7))  # (1, 1 + length)
+    out = generate(
+        model, start, max_new_tokens=length, generator=torch.Generator().manual_seed(7)
+    )  # (1, 1 + length)
     return tokenizer.decode(out[0, 1:])
 
 
 for step, model in large.snapshots():
     loss = trainer.evaluate(model, validation).loss
-    show(display.sample(write(model, 200), label=f"After {step:,} steps: {loss:.2f} nats"))
+    show(
+        display.sample(
+            write(model, 200), label=f"After {step:,} steps: {loss:.2f} nats"
+        )
+    )
 
 # %%
 final = write(large.model, 400)
