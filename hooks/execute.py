@@ -171,6 +171,7 @@ class Runner:
         spec = manager.kernel_spec
         spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         spec.env = {}
+        manager.connection_file = str(own / "kernel.json")
         if os.name == "posix":  # sockets of its own: no ports, and no warning about them
             manager.transport, manager.ip = "ipc", str(own / "k")
         env = environment(self.root, self.cache) | ONE_THREAD
