@@ -546,7 +546,7 @@ print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f}, right answers {accuracy:.0%}")
 
 # %% [markdown]
 r"""
-It passes: {{ memorise_ratio:.0%}} of the loss is left. Now the uncomfortable part. Let three broken models take the same
+It passes: only {{ memorise_ratio:.1%}} of the loss is left. Now the uncomfortable part. Let three broken models take the same
 test. The first has no mask. The second has no positions. In the third, each MLP has lost its activation.
 """
 

@@ -47,10 +47,16 @@ def digest(tensors: dict[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
+def _whole(about: str, tensors: dict[str, torch.Tensor]) -> str:
+    """The sha256 of a checkpoint: of what is said about the tensors too, the step for example."""
+    return hashlib.sha256(f"{digest(tensors)} {about}".encode()).hexdigest()
+
+
 def save(path, tensors: dict[str, torch.Tensor], about: dict):
     """Write tensors, and a JSON object about them, as one safetensors file."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = {"about": json.dumps(about, allow_nan=False), "sha256": digest(tensors)}
+    text = json.dumps(about, allow_nan=False)
+    header = {"about": text, "sha256": _whole(text, tensors)}
     write_aside(path, safetensors.torch.save(tensors, header))
 
 
@@ -69,11 +75,11 @@ def load(path) -> tuple[dict[str, torch.Tensor], dict]:
         size = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + size])["__metadata__"]
         about, expected = json.loads(header["about"]), header["sha256"]
-    except (SafetensorError, ValueError, KeyError, TypeError):
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(
             f"{path}: not a checkpoint of this book, or cut short ({len(content):,} bytes): use another, or train anew"
         ) from None
-    if digest(tensors) != expected:
+    if _whole(header["about"], tensors) != expected:
         raise CheckpointError(f"{path}: damaged (its sha256 is not the one it was written with): train anew")
     return tensors, about
 

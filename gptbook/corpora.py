@@ -6,6 +6,7 @@ does. With GPTBOOK_OFFLINE set, the network is left alone.
 """
 
 import ast
+import errno
 import hashlib
 import io
 import os
@@ -101,12 +102,12 @@ def load_file(path) -> Corpus:
     Raises CorpusError if the file is missing, empty, or not UTF-8.
     """
     try:
-        text = _decoded(Path(path).read_bytes())
+        text = _decoded(_read(Path(path)))
     except FileNotFoundError:
         names = ", ".join(KNOWN)
         raise CorpusError(f"there is no file {str(path)!r}: give a path, or one of the names {names}") from None
     except OSError as error:
-        raise CorpusError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        raise CorpusError(f"cannot read {str(path)!r}: {error.strerror}: give a text file in UTF-8") from None
     except ValueError as error:  # of the decoder, or of a path that no file can have
         raise CorpusError(f"cannot use {str(path)!r} as a text: {error}") from None
     return _remember(Corpus(Path(path).stem, str(path), text, "file", _digest(text), path=str(path)))
@@ -153,11 +154,19 @@ def _digest(text):
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
+def _read(path: Path) -> bytes:
+    if path.exists() and not path.is_file() and not path.is_dir():  # reading it might never end
+        raise OSError(errno.EINVAL, "a pipe or a device is no file")
+    return path.read_bytes()
+
+
 def _decoded(content: bytes) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CorpusError(f"byte {error.start} is not UTF-8: save the text as UTF-8") from None
+    if "\0" in text:  # text in UTF-16 without a byte order mark passes for UTF-8
+        raise CorpusError(f"byte {content.index(0)} is zero, as in UTF-16 or a program: save the text as UTF-8")
     if not text:
         raise CorpusError("it is empty: use a file with text in it")
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -184,7 +193,7 @@ def _cached(name):
 def _checked(name, path, place) -> str | None:
     """The text of the file if it is there and is what it should be; one line says why it is passed over."""
     try:
-        content = path.read_bytes()
+        content = _read(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:

@@ -121,8 +121,14 @@ def characters(text: str) -> list[str]:
 
 
 def figure(width: float = 5.4, height: float = 2.8, columns: int = 1, rows: int = 1, **settings):
-    """A figure of the book's style, width and height in inches: returns what `plt.subplots` returns."""
-    import matplotlib.pyplot as plt
+    """A figure of the book's style, width and height in inches: returns what `plt.subplots` returns.
+
+    Raises ImportError saying how to install matplotlib, which the package itself can do without.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ModuleNotFoundError:
+        raise ImportError("figures need matplotlib, which is not installed: pip install -e '.[site]'") from None
 
     plt.rcParams.update(_STYLE)
     return plt.subplots(rows, columns, figsize=(width, height), layout="constrained", **settings)

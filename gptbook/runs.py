@@ -42,12 +42,12 @@ def read_config(folder) -> dict:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         GPTConfig(**config["model"])
-        if not isinstance(config["training"]["steps"], int):
+        if type(config["training"]["steps"]) is not int:
             raise TypeError("training.steps is not a whole number")
     except OSError as error:
         why = "no such folder" if not Path(folder).exists() else f"{CONFIG}: {error.strerror}"
         raise RunError(f"{folder}: holds no run ({why}): name a folder that a training run was kept in") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: does not describe a run ({error!r}): put back the one that was written") from None
     return config
 
@@ -99,6 +99,8 @@ def open_run(folder, model: dict, training: dict, extra: dict | None = None, res
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise RunError(f"{folder}: a file is in the way, and a run needs a folder: choose another name") from None
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror}): choose another folder") from None
     return Keeper(folder, config)
 
 
@@ -136,6 +138,10 @@ class Keeper:
         """Put everything back to the last checkpoint: its step, the seconds so far, and the measurements so far."""
         path = self.folder / CHECKPOINT
         tensors, header = _read_checkpoint(path, self.config)
+        if "random/batches" not in tensors:
+            raise RunError(
+                f"{path}: holds the weights alone, as those of a single step do: put back the one of the run"
+            )
         checkpoint.load_weights(model, _weights_of(tensors), path)
         parameters = {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters()}
         for name, tensor in tensors.items():
@@ -188,15 +194,22 @@ def _read_checkpoint(path: Path, config: dict) -> tuple[dict, dict]:
 
 
 def _read_history(folder: Path, last_step: int) -> list[dict]:
-    """The measurements up to `last_step`; a line cut short by a kill ends them."""
+    """The measurements up to `last_step`; a line that is none, cut short by a kill for example, is passed over."""
     rows = []
     path = folder / METRICS
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror}): put back the one that was written") from None
+    for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
-            break
-        if row["step"] > last_step:
-            break
-        rows.append(row)
+            whole = all(isinstance(row[name], float) for name in ("seconds", "train_loss", "val_loss"))
+            step = row["step"] if whole and type(row["step"]) is int else -1
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+        if (rows[-1]["step"] if rows else -1) < step <= last_step:  # two trainers in one folder write each step twice
+            rows.append(row)
     return rows

@@ -32,6 +32,10 @@ log = logging.getLogger("mkdocs.hooks.book")  # below "mkdocs", so that --strict
 HERE = str(Path(__file__).parent)
 MODULES = (dependencies, execute, runs, prose, links, mathml, render)  # each after those that it imports
 TESTS = "tests/test_theorems.py"
+ANOTHER_TEXT = (
+    "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
+    "holds for that one alone is not asserted."
+)
 
 
 class Build:
@@ -45,6 +49,7 @@ class Build:
         self.extra = config.extra
         self.exceptions = prose.Exceptions.read(self.root / "hooks" / "exceptions.toml")
         self.claims: dict[str, object] = {}
+        self.notes: dict[str, list[str]] = {}  # claim -> what the reader must know of the data behind it
         self.problems: list[str] = []
         self.broken = False  # a page did not run: what others miss of it is no news
 
@@ -147,6 +152,7 @@ def _collect_claims(sources) -> list[dict]:
                 listed.append({"page": page, **claim})
             owner.setdefault(name, page)
             build.claims[name] = claim["value"]
+            build.notes[name] = file.book_page.notes
     return listed
 
 
@@ -223,7 +229,9 @@ def on_page_markdown(markdown, page, config, files):
     """The page's prose, checked and filled, with a mark where each code cell goes."""
     ran = getattr(page.file, "book_page", None)
     if ran is None:
-        return _prose(markdown, build.name(page.file), Path(page.file.abs_src_path).read_text(encoding="utf-8"))
+        text = _prose(markdown, build.name(page.file), Path(page.file.abs_src_path).read_text(encoding="utf-8"))
+        notes = dict.fromkeys(note for name in prose.quoted(markdown) for note in build.notes.get(name, ()))
+        return prose.after_opening(text, _notes(notes)) if notes else text
     parts = []
     for i, cell in enumerate(ran.notebook.cells):
         if cell.cell_type == "markdown":
@@ -269,11 +277,16 @@ def _what_it_takes(ran: execute.Page) -> str:
     parts = [
         f"{_count(minutes, 'minute')} to read. The code ran in {seconds} when this page was built.\n{{ .book-takes }}"
     ]
-    parts += [f'!!! note "Another text"\n\n    {note}' for note in ran.notes]
+    if ran.notes:
+        parts.append(_notes(ran.notes))
     if ran.problem:
         block = "\n".join(f"    {line}" for line in ran.problem.splitlines())
         parts.append(f'!!! failure "This page does not run"\n\n    ```text\n{block}\n    ```')
     return "\n\n".join(parts)
+
+
+def _notes(notes) -> str:
+    return "\n\n".join(f'!!! note "Another text"\n\n    {note} {ANOTHER_TEXT}' for note in notes)
 
 
 def _count(number: int, unit: str) -> str:

@@ -114,6 +114,11 @@ def fill(text: str, claims: dict[str, object], *, escape: bool = True) -> tuple[
     return filled, problems
 
 
+def quoted(text: str) -> list[str]:
+    """The names of the claims that a piece of Markdown quotes, in order."""
+    return [match["name"] for match in _FIELDS_OR_LITERALS.finditer(text) if match["name"] is not None]
+
+
 def _literally(text: str) -> str:
     """The text as HTML in which Markdown finds nothing to do."""
     return re.sub(r"[!-/:-@\[-`{-~\n]", lambda match: f"&#{ord(match[0])};", text)

@@ -172,7 +172,17 @@ from gptbook import corpora, recipes
 
 print(corpora.load("text.txt").text, recipes.trained("tiny").width)
 corpora.load("tinyshakespeare").name
+
+# %%
+from gptbook.claims import claim
+
+claim("letters", 3)
 '''
+
+REPORT_PAGE = """# Report
+
+The text has {{ letters }} letters.
+"""
 
 THEOREMS = """import pytest
 
@@ -241,6 +251,7 @@ def first(tmp_path_factory):
         "docs/01_model.py": MODEL_PAGE,
         "docs/02_plain.py": PLAIN_PAGE,
         "docs/03_data.py": DATA_PAGE,
+        "docs/04_report.md": REPORT_PAGE,
         "tests/test_theorems.py": THEOREMS,
         "text.txt": "four",
         "hooks/exceptions.toml": '[[exception]]\ntext = "in 1999"\nreason = "a year"\n',
@@ -317,6 +328,8 @@ def test_substitute_text_is_announced(first):
     """If this fails, a page shows numbers of another text without saying so; and a page without it must not say it."""
     assert "Another text" in first.html("03_data")
     assert "Another text" not in first.html("01_model")
+    assert "Another text" in first.html("04_report")  # it quotes a number of the page above
+    assert "Another text" not in first.html("")
 
 
 def test_claims_are_listed(first):

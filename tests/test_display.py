@@ -1,5 +1,7 @@
 """Display: what a page shows must be what the package holds, and must read in a terminal as well."""
 
+import sys
+
 import pytest
 
 from gptbook import display
@@ -45,6 +47,12 @@ def test_sample_keeps_line_ends_and_escapes():
 
 def test_blanks_and_line_ends_are_made_visible():
     assert display.characters("a \n") == ["a", "␣", "↵"]
+
+
+def test_a_figure_without_matplotlib_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # what an import of a missing module finds
+    with pytest.raises(ImportError, match="pip install"):
+        display.figure()
 
 
 def test_heatmap_writes_only_what_is_not_zero():
