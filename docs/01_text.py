@@ -32,8 +32,8 @@ print("".join(symbols[i] for i in numbers))
 
 # %% [markdown]
 r"""
-The second line undoes the first. `encode` and `decode` are inverse functions: nothing was lost on the way. That is worth
-a check, because much of what goes wrong with text goes wrong here.
+Turning the text into numbers is called **encoding**, and turning numbers into text **decoding**. The last line shows that
+decoding undoes encoding: the text came back, and nothing was lost on the way.
 
 ## The real text
 
@@ -92,7 +92,7 @@ from collections import Counter
 from gptbook import display
 
 common = Counter(text).most_common(30)
-fig, ax = display.figure(5.6, 2.4)
+fig, ax = display.figure(5.2, 2.4)
 ax.bar(
     range(len(common)), [count / len(text) for _, count in common], color=display.BLUE
 )
@@ -139,8 +139,9 @@ r"""
     started from. Encoding and decoding treat each character on its own and keep the order. So every character returns
     to its place. $\blacksquare$
 
-The condition carries the weight. If two entries of the list were the same symbol, or if encoding dropped what it does not
-know, the round trip would break, and nothing else would tell you.
+If encoding dropped what it does not know, the text would come back shorter, and nothing else would tell you. Distinct symbols
+give the other direction too: encoding the decoded text returns the same ids. With a symbol twice in the list, one of its two
+ids would never come back.
 
 ## Hold out the end
 
@@ -187,9 +188,9 @@ for t in range(T):
 
 # %% [markdown]
 r"""
-This is why transformers train so well: a window of {{ example_window }} tokens costs one pass, and that pass is graded
-{{ example_window }} times. It is also why they must not look ahead. The answer to each question stands right there, one place further in the
-input.
+This makes training cheap: a window of {{ example_window }} tokens costs one pass, and that pass is graded {{ example_window }}
+times. It also means that the model must not look ahead. The answer to each question stands right there, one place further in
+the input.
 
 Side by side, the targets are the inputs moved by one.
 """
@@ -208,8 +209,8 @@ display.table(
 r"""
 ## A batch
 
-One window at a time would waste the machine. So we draw $B$ windows from random places and stack them. Both arrays have
-the shape $(B, T)$.
+We draw $B$ windows from random places and stack them, so that the machine works on all of them at once. Questions and answers
+both have the shape $(B, T)$.
 """
 
 
@@ -270,6 +271,9 @@ print("three checks, all passed")
 # %% [markdown]
 r"""
 ## Your turn
+
+Each exercise has a self-check. In a notebook, the last line of a cell shows its answer. In a script, print it:
+`print(exercises.check("round-trip", make))`.
 
 ### 1. There and back
 
@@ -370,7 +374,7 @@ exercises.check("unseen-character", encode)
 r"""
 ## What this page left out
 
-Real models rarely use characters. They use pieces of words, so that common words cost one token. That shortens the text and
-lengthens the vocabulary, and changes nothing in what follows. The next step is a model that can look back:
+Real models rarely use characters. They use pieces of words, so that common words cost one token. The text becomes shorter,
+the vocabulary longer, and what follows stays the same. The next step is a model that can look back:
 [the averaging trick](03_averaging.py).
 """

@@ -120,7 +120,7 @@ by_matmul = average_matmul(X)
 r"""
 ## Third way: a masked softmax
 
-Softmax turns any row of numbers into positive weights that sum to one:
+Softmax turns any row of numbers into weights that are never negative and sum to one:
 
 $$ \operatorname{softmax}(a)_s = \frac{e^{a_s}}{\sum_{r} e^{a_r}} $$
 
@@ -225,8 +225,8 @@ print(mixed @ x)
 # %% [markdown]
 r"""
 Only the last row changed, and it now leans towards token 1. Two questions remain. Where do the scores come from? And how
-are they learned? The answer fills the next pages: each token asks a question, each token offers an answer to such
-questions, and the score is how well they match. The scores become a function of the text itself.
+are they learned? In attention, each token asks a question and each token offers an answer to such questions. The score is how
+well the two match. So the scores become a function of the text itself, and [page 8](08_gpt.py) shows the code.
 
 Softmax has one more property that you will meet again. Adding the same number to a whole row of scores changes nothing,
 because it multiplies the top and the bottom of the fraction alike. Only *differences* between scores count.
@@ -280,12 +280,12 @@ print(f"largest difference {difference:.1e}")
 
 # %% [markdown]
 r"""
-The attention layer of the book, with its scores switched off, is the averaging trick.
+With its scores at zero, and the values passed through unchanged, the attention layer of the book is the averaging trick.
 
 ## Checks
 
-These lines fail if anything above is wrong. Rerun them whenever you change a function. The first asks for agreement on
-another batch. The second replaces the last token by a huge number, and asks that no earlier mean moves by a single bit.
+These lines ask about three things that often go wrong. Rerun them whenever you change a function. The first asks for agreement
+on another batch. The second replaces the last token by a huge number, and asks that no earlier mean moves by a single bit.
 The third asks that rows of a batch stay apart.
 """
 
@@ -307,8 +307,8 @@ print("three ways, three checks, all passed")
 r"""
 ## Your turn
 
-Each exercise ends with a call of `check`. It tries your answer on inputs that you have not seen, and says what is wrong,
-not what is right.
+Each exercise ends with a call of `check`. It tries your answer on inputs that you have not seen, and says in a sentence what
+is wrong with it.
 
 ### 1. Let old tokens fade
 
@@ -319,7 +319,8 @@ nothing in the future. For $\gamma = 1$ it must be the plain mean.
 ??? tip "Hint"
 
     Make a column of row numbers and a row of column numbers. Their difference is the matrix of all $t - s$. Raise `gamma`
-    to it, cut off the future, divide by the row sums, in this order.
+    to it, cut off the future with `tril`, divide by the row sums, in this order. Multiplying by a mask will not do: for old
+    tokens of the future the power is infinite, and infinity times zero is `nan`.
 
 Check yours with `exercises.check("decaying-average", weights)`.
 """
@@ -344,7 +345,8 @@ r"""
 *About fifteen minutes.* The most common mistake in a home-made GPT is a mask that is off by one diagonal:
 `torch.ones(T, T).tril(1)` lets every token see the next one. Training then looks wonderful. Write `leaks(average)`. It
 gets a function from $(B, T, C)$ to $(B, T, C)$, and says whether any output depends on a later input. It must catch every
-leak, also one that happens at a single position, and must not accuse a right function.
+leak, also one that happens at a single position, and must not accuse a right function. A right function may differ in its last
+digits from call to call.
 
 ??? tip "Hint"
 

@@ -9,6 +9,19 @@ A GPT that is wrong rarely crashes. Its loss falls, it writes text, and it is a 
 that nobody sees. So this page does two things. It puts the parts together. Then it asks the result questions that a wrong
 model answers wrongly.
 
+## Words you need
+
+* An **embedding** is a table of vectors. A token id picks a row.
+* A **logit** is a score for a symbol, before softmax makes a probability of it.
+* **Query**, **key** and **value** are three products of a token's vector with learned matrices. A score is a query times a key.
+  The values are what gets averaged. A **head** is one such set, and several work side by side.
+* An **MLP** is two linear layers with a bend between them, the **activation**. Here the bend is called GELU: nearly zero for
+  negative numbers, nearly unchanged for positive ones.
+* **LayerNorm** shifts and scales a vector so that its numbers have mean zero and variance one. Then it applies a learned gain
+  and bias.
+* If the model gives the right symbol the probability $p$, its **surprise** is $-\ln p$. The **loss** is the mean surprise, also called
+  cross entropy. With the natural logarithm its unit is the **nat**.
+
 ## What goes in, what comes out
 
 A GPT maps token ids of shape $(B, T)$ to **logits** of shape $(B, T, V)$: at every position, one score for each symbol that
@@ -42,8 +55,7 @@ model = GPT(config)
 
 # %% [markdown]
 r"""
-The text, as on [page 1](01_text.py). The model has $V =$ {{ vocab_size }} symbols. A text with more keeps its most
-frequent ones, and one sign stands for all others.
+The text and its split, as on [page 1](01_text.py), with $V =$ {{ vocab_size }} symbols.
 """
 
 # %%
@@ -233,7 +245,7 @@ display.table(
 )
 
 # %% tags=["hide-input"] alt="One horizontal bar divided by the share of each part of the model. The MLPs take nearly two thirds, attention nearly one third, and embeddings, norms and unembedding share a thin rest." caption="Where the parameters are. The MLPs hold about twice as many as attention."
-fig, ax = display.figure(5.6, 1.4)
+fig, ax = display.figure(5.2, 1.4)
 left = 0.0
 colours = (display.ORANGE, display.BLUE, display.GREEN, display.GREY, display.PURPLE)
 for (name, _, count), colour in zip(parts[:-1], colours, strict=True):
@@ -258,6 +270,7 @@ blocks = claim(
     "parameters_blocks", sum(p.numel() for p in model.h.parameters()), expected=791_552
 )
 claim("parameters_rest", blocks - rule, expected=5_120)
+claim("rule_gap", (blocks - rule) / rule)
 assert blocks - rule == 10 * L * C
 claim(
     "mlp_over_attention",
@@ -273,8 +286,8 @@ print(f"the rest   {blocks - rule:,} = 10 L C: biases and LayerNorms")
 # %% [markdown]
 r"""
 The blocks hold {{ parameters_blocks:,}} parameters, the rule says {{ rule_of_thumb:,}}, and the {{ parameters_rest:,}} between them are
-biases and LayerNorms. The rule is good where it matters, for wide models. It leaves out the embeddings, which are small
-here and large in models with real vocabularies.
+biases and LayerNorms. For the blocks alone it is off by $10 L C$, a share of about $\frac{10}{12 C}$. That is {{ rule_gap:.1%}} here, and less in wider
+models. It also leaves out the embeddings, which are small here and large in models with real vocabularies.
 
 !!! theorem "The parameter formula"
 
@@ -293,40 +306,35 @@ here and large in models with real vocabularies.
     unembedding, together $(2V + T + 2)\, C$. Heads only divide the $C$ columns of the attention matrices among themselves,
     and do not change their number. $\blacksquare$
 
-The same code makes the other models of this book, GPT-2 among them. Its unembedding *is* its token embedding, one matrix
-used twice, so it counts once.
+The same code makes the other models of this book. `step-5` is the model above. `lets-build` is the small one that page 9 trains.
+`under-the-hood` is for a later page, and `gpt2` is the smallest GPT-2. The last three differ from the formula, and we can say by
+how much.
+
+* `lets-build` has a bias in its unembedding: $V$ more.
+* `under-the-hood` and `gpt2` have biases for queries, keys and values: $3C$ more in each block.
+* `gpt2` uses its token embedding as unembedding, one matrix for both. It counts once: $VC$ less.
 """
 
 # %%
 from gptbook import PRESETS
 
+published = {"step-5": 816_640, "lets-build": 159_937, "gpt2": 124_439_808}
 rows = []
-for name, expected in {
-    "step-5": 816_640,
-    "lets-build": 159_937,
-    "under-the-hood": None,
-    "gpt2": 124_439_808,
-}.items():
-    preset = PRESETS[name]
-    claim(
-        "parameters_" + name.replace("-", "_"),
-        verify.expected_parameters(preset),
-        expected=expected,
-    )
-    shape = (
-        preset.vocab_size,
-        preset.block_size,
-        preset.n_layer,
-        preset.n_head,
-        preset.n_embd,
-    )
-    rows.append((name, *shape, f"{verify.expected_parameters(preset):,}"))
-display.table(rows, header=("model", "V", "T", "L", "H", "C", "parameters"))
+for name, c in PRESETS.items():
+    formula = (2 * c.vocab_size + c.block_size + 2) * c.n_embd
+    formula += c.n_layer * (12 * c.n_embd**2 + 10 * c.n_embd)
+    more = c.vocab_size * c.head_bias + 3 * c.n_embd * c.n_layer * c.qkv_bias
+    more -= c.vocab_size * c.n_embd * c.tied
+    count = verify.expected_parameters(c)
+    assert count == formula + more
+    claim("parameters_" + name.replace("-", "_"), count, published.get(name))
+    rows.append((name, f"{formula:,}", f"{more:+,}", f"{count:,}"))
+display.table(rows, header=("model", "formula", "difference", "parameters"))
 
 # %% [markdown]
 r"""
-The third model packs biased queries, keys and values into one layer. Its attention has $4C^2 + 4C$ parameters a block
-instead of $4C^2 + C$. Count that from the model itself:
+So `under-the-hood`, with its biased queries, keys and values, has $4C^2 + 4C$ parameters in the attention of a block, and
+$8C^2 + 5C$ in the MLP. Count that from the model itself:
 """
 
 # %%
@@ -413,8 +421,8 @@ print(
     f"largest entry above the diagonal: {future} with the mask, {future_unmasked:.4f} without"
 )
 
-# %% tags=["hide-input"] alt="Two grids of sixteen by sixteen cells. The left one, of the right model, is empty above its diagonal. The right one, of the model without a mask, is filled on both sides of it." caption="The leak matrix, on a logarithmic scale; pale cells are exactly zero. Left: the model as it is. Right: without its mask, the future shows."
-fig, axes = display.figure(5.8, 3.0, columns=2)
+# %% tags=["hide-input"] alt="Two grids of sixteen by sixteen cells. The left one, of the right model, is empty above its diagonal. The right one, of the model without a mask, is filled on both sides of it." caption="The leak matrix, on a logarithmic scale; the empty cells above the diagonal are exactly zero. Left: the model as it is. Right: without its mask, the future shows."
+fig, axes = display.figure(5.2, 3.0, columns=2)
 floor = min(leak[leak > 0].min(), leak_unmasked[leak_unmasked > 0].min())
 for ax, matrix, title in (
     (axes[0], leak, "causal"),
@@ -478,12 +486,15 @@ nothing. We can say how much.
 
 The last LayerNorm hands over a vector of squared length $C$. PyTorch fills the unembedding with uniform numbers between
 $-\frac{1}{\sqrt{C}}$ and $\frac{1}{\sqrt{C}}$, which have variance $\frac{1}{3C}$. A logit is the product of the two, so its
-variance is $C \cdot \frac{1}{3C} = \frac{1}{3}$. Logits with variance $\sigma^2$ that know nothing about the answer cost
-about $\frac{\sigma^2}{2}$ more than equal logits. That makes
+variance is $C \cdot \frac{1}{3C} = \frac{1}{3}$.
+
+What does that cost? The loss is $\ln \sum_i e^{z_i}$ minus the logit of the right symbol. That logit is zero on average, since the
+model knows nothing. For normal $z$ with variance $\sigma^2$, the mean of $e^z$ is $e^{\sigma^2 / 2}$. So $\ln \sum_i e^{z_i}$ is about
+$\ln V + \frac{\sigma^2}{2}$, and with $\sigma^2 = \frac{1}{3}$ the loss is about
 
 $$ \ln V + \tfrac{1}{6} . $$
 
-The width cancels. Test it on ten fresh models.
+The width cancels. Test it on ten fresh models. Each of them scatters a little round that value.
 """
 
 # %%
@@ -511,13 +522,13 @@ print(f"loss above ln V          {sum(excess) / 10:.3f}   predicted {1 / 6:.3f}"
 
 # %% [markdown]
 r"""
-What this check sees is the *scale* of things: embeddings or an unembedding that start far too large. It does not see a missing mask, missing
-positions, or heads that are mixed up.
+What this check sees is the *scale* of things: embeddings or an unembedding that start far too large. It does not see a missing
+mask or missing positions.
 
 ## Check 3: memorise one batch
 
 Give the model the same batch fifty times. If the loss does not at least halve, the gradient does not reach something, or
-the optimizer is wrong.
+the **optimizer** is wrong, the rule that changes the parameters. Page 9 explains the one used here.
 """
 
 
@@ -580,8 +591,8 @@ display.table(
     header=("model", "loss at first", "after 50 steps", "right answers"),
 )
 
-# %% tags=["hide-input"] alt="Four curves of loss over fifty steps of memorising one batch. The curves of the right model and of three broken ones fall together and end close to each other." caption="Memorising one batch. All four models pass. From these curves you could not say which one is right."
-fig, ax = display.figure(5.4, 2.7)
+# %% tags=["hide-input"] alt="Four curves of loss over fifty steps of memorising one batch. All fall from above four nats to nearly zero. The model without positions is slower in the middle, the others stay close together." caption="Memorising one batch. All four models pass. One curve is slower, but nothing says that it is a broken one."
+fig, ax = display.figure(5.2, 2.7)
 styles = zip(
     results.items(),
     (display.BLUE, display.RED, display.ORANGE, display.GREEN),
@@ -599,7 +610,8 @@ ax.legend()
 r"""
 All four pass. A batch can be learned by heart in many ways, and a model that peeks at the answers has an easy time. So read
 this check for what it says: *gradients arrive and the optimizer moves*. It says nothing about the mask, about positions, or
-about what the MLP computes. Checks that ask about those one by one are needed, and the package has them.
+about what the MLP computes. Other checks ask about the mask and about positions, and they come next. About what the MLP computes,
+none of them asks.
 
 ## All checks in one call
 
@@ -615,7 +627,8 @@ report
 
 # %% [markdown]
 r"""
-A check that never fails is worth nothing. Here are the models broken above, and which checks see them.
+A check that cannot fail is worth nothing. Here are the models broken above, and which checks see them. The tests of the package
+show a broken model to each of the other checks as well.
 """
 
 # %%
@@ -635,14 +648,13 @@ display.table(
 
 # %% [markdown]
 r"""
-One of them still gets through: the model without activations. Its shapes, its count and its causality are right, and no
-check on this page looks inside the MLP. To see it, one must ask a question about structure, and such checks are a topic of
-their own. Remember it as a warning: *passed* means that these questions were answered well, and no more.
+One of them still gets through: the model without activations. Its shapes, its count and its causality are right, and no check here
+looks inside the MLP. Remember it as a warning: *passed* means that these questions were answered well, and no more.
 
 ## What LayerNorm does to a vector
 
-Three norms appear in every path through the model, so look at the geometry once. For a row $u$ of $C$ numbers, LayerNorm
-subtracts the mean and divides by the standard deviation.
+Every block reads the stream through two norms, and one more stands at the end. So look at the geometry once. For a row $u$ of $C$
+numbers, LayerNorm subtracts the mean and divides by the standard deviation.
 
 Subtracting the mean makes the numbers sum to zero. Geometrically, it projects $u$ onto the hyperplane orthogonal to the
 vector of ones. Dividing by the standard deviation gives every row the same length. Since
@@ -652,7 +664,11 @@ $\frac{1}{C}\sum_i y_i^2 = 1$, that length is $\sqrt{C}$.
 
     Without $\varepsilon$, gain and bias, LayerNorm maps every row $u \in \mathbb{R}^C$ that is not constant to a point $y$ with
 
-    $$ \sum_i y_i = 0, \qquad \lVert y \rVert = \sqrt{C}, \qquad \operatorname{LN}(a u + b \mathbf{1}) = \operatorname{LN}(u) \;\text{ for } a > 0 . $$
+    $$ \sum_i y_i = 0 \qquad\text{and}\qquad \lVert y \rVert = \sqrt{C} . $$
+
+    Scale and shift do not matter: for $a > 0$,
+
+    $$ \operatorname{LN}(a u + b \mathbf{1}) = \operatorname{LN}(u) . $$
 
     Its image is the whole sphere of radius $\sqrt{C}$ inside that hyperplane, a sphere of dimension $C - 2$.
 
@@ -718,21 +734,19 @@ print(
     f"lengths between {lengths.min() / math.sqrt(C):.0%} and {lengths.max() / math.sqrt(C):.0%} of the radius"
 )
 
-# %% tags=["hide-input"] alt="A curve of the length of LayerNorm's output, as a share of the sphere's radius, over the standard deviation of its input on a logarithmic axis. It rises from near zero for tiny deviations to one for deviations above about a hundredth." caption="How far LayerNorm reaches, by the standard deviation of its input. The two bands are the rows of the two experiments."
-fig, ax = display.figure(5.4, 2.7)
+# %% tags=["hide-input"] alt="A curve of the length of LayerNorm's output, as a share of the sphere's radius, over the standard deviation of its input on a logarithmic axis. It rises from near zero for tiny deviations to one for deviations above about a tenth." caption="How far LayerNorm reaches, by the standard deviation of its input. The two bands are the rows of the two experiments."
+fig, ax = display.figure(5.2, 2.7)
 s = torch.logspace(-4, 1, 200)
 ax.plot(s, s / (s**2 + 1e-5).sqrt(), color=display.BLUE)
 for rows, colour, name in (
     (deviation, display.GREEN, "u"),
     (1e-3 * deviation, display.RED, "u / 1000"),
 ):
-    ax.axvspan(
-        rows.min().item(), rows.max().item(), color=colour, alpha=0.25, label=name
-    )
+    ax.axvspan(rows.min().item(), rows.max().item(), color=colour, alpha=0.25)
+    ax.text(rows.median().item(), 0.05, name, ha="center", fontsize=9)
 ax.set_xscale("log")
 ax.set_xlabel("standard deviation of the row")
 ax.set_ylabel("length / √C")
-ax.legend(loc="lower right")
 
 # %% [markdown]
 r"""

@@ -56,20 +56,28 @@ display.table(
 
 # %% [markdown]
 r"""
-A **nat** is the unit of surprise with the natural logarithm. A loss of $\ell$ means that the model is, on average, as unsure as
-if it had to guess among $e^{\ell}$ equally likely symbols. For the bigram that is {{ bigram_choices:.0f}} of them.
+The loss is the mean surprise $-\ln p$, where $p$ is the probability that the model gave to the symbol that came. Its unit is the
+**nat**. A loss of $\ell$ means that the model is, on average, as unsure as if it had to guess among $e^{\ell}$ equally likely symbols.
+For the bigram that is {{ bigram_choices:.0f}} of them.
 
-The bigram table is the rung to beat. It sees one symbol back. Anything that a GPT gains beyond it comes from looking further.
+The bigram table is the rung to beat. It sees one symbol back. Could a better table of pairs do better? Make one from the
+validation text itself, which is cheating. No table of pairs can have a lower loss there.
 """
 
 # %%
+own = torch.bincount(validation[:-1] * V + validation[1:], minlength=V * V).view(V, V)
+own_table = own / own.sum(dim=1, keepdim=True).clamp(min=1)  # (V, V)
+best_pairs = -own_table.log()[validation[:-1], validation[1:]].mean().item()
+claim("loss_best_pairs", best_pairs, expected=(None, bigram), kind="tolerance")
 claim("bigram_choices", math.exp(bigram))
-print(
-    f"uniform {math.exp(math.log(V)):.0f}, unigram {math.exp(unigram):.1f}, bigram {math.exp(bigram):.1f} symbols to choose from"
-)
+print(f"bigram counted on the training text    {bigram:.3f}")
+print(f"bigram counted on the validation text  {best_pairs:.3f}")
 
 # %% [markdown]
 r"""
+So {{ loss_best_pairs:.2f}} nats is a wall for every table of pairs, however much text it was made from. What a GPT gains below that
+comes from looking further back.
+
 ## The loop, bare
 
 Take a very small GPT, so that a few steps run in a moment. This is all there is to training:
@@ -105,8 +113,8 @@ r"""
 4. Work out the new ones.
 5. Let the optimizer change the parameters.
 
-The order of the last three matters, and a wrong order still runs. Everything else on this page makes these five lines work
-better.
+The order of the last three matters, and a wrong order still runs. People add a few things to these five lines. Here they are, with
+their reasons.
 
 ## AdamW
 
@@ -148,9 +156,9 @@ r"""
 How large should a step be? Not the same at all times.
 
 * At the start, Adam's averages rest on a handful of gradients, and the weights are random. A large step in such a
-  direction does harm. So the rate climbs from nearly nothing over the first steps: **warm-up**.
+  direction is a step into the dark. So the rate climbs from nearly nothing over the first steps: **warm-up**.
 * In the middle, large steps travel far.
-* At the end, large steps jitter around the goal. So the rate falls along a half cosine: **decay**. Much of the final loss is won here.
+* At the end, large steps jitter around the goal. So the rate falls along a half cosine: **decay**.
 """
 
 # %%
@@ -164,7 +172,7 @@ claim("lr_warmup", recipe.warmup_steps)
 display.source(trainer.lr_at)
 
 # %% tags=["hide-input"] alt="The learning rate over the steps of training. It climbs in a straight line during warm-up, then falls along half a cosine wave to a small value at the end." caption="The learning rate of the larger recipe."
-fig, ax = display.figure(5.4, 2.3)
+fig, ax = display.figure(5.2, 2.3)
 ax.plot(rates, color=display.BLUE)
 ax.set_xlabel("step")
 ax.set_ylabel("learning rate")
@@ -265,7 +273,8 @@ Two habits make a loss worth reading.
 it has learned about the language.
 
 **On all of it.** Many programs estimate the loss from a few random batches. That is quick, and it scatters. Ours goes through the whole
-split in windows that do not overlap, so that every target counts once, and the same model gets the same number every time.
+split in windows that do not overlap, so that every target counts once, and the same model gets the same number every time. The first
+tokens of each window see little context, so the number is a little higher than with a full one.
 """
 
 # %%
@@ -293,12 +302,13 @@ print(f"twenty estimates     {min(estimates):.4f} to {max(estimates):.4f}")
 
 # %% [markdown]
 r"""
-The estimates lie {{ estimate_spread:.3f}} apart. Whoever compares two models by such numbers compares luck.
+The estimates lie up to {{ estimate_spread:.3f}} apart. Two models that differ by less cannot be told apart by such numbers.
 
 ## Two runs
 
-Now for real. The build of this book trained two models to the end before it ran this page, on all cores of its machine. The first has
-the size that Andrej Karpathy's lecture "Let's build GPT" trains on a small scale. The second is the model of page 8.
+Now for real. The build of this book trained two models to the end before it ran this page, on all cores of its machine. The first is
+close to a small model of Andrej Karpathy's lecture "Let's build GPT": three layers, a ReLU as activation, a constant rate, no clipping. The
+second is the model of page 8.
 """
 
 # %%
@@ -323,6 +333,7 @@ Here is how they end.
 # %% tags=["hide-input"]
 runs = {"lets-build": small, "step-5": large}
 claim("margin_wanted", 0.3)
+claim("machine_threads", large.summary["threads"], kind="statistical")
 rows = []
 for name, run in runs.items():
     s = run.summary
@@ -365,7 +376,7 @@ r"""
 The small model ends {{ lets_build_margin:.2f}} nats below the bigram table, the larger one {{ step_5_margin:.2f}}. Both pass the mark
 that we set before the run, a margin of {{ margin_wanted }}.
 
-The lecture reports its losses from fifty random batches. Here are both kinds for the small model, side by side.
+The lecture estimates its losses from random batches. Here is such an estimate, from fifty of them, beside the exact number.
 """
 
 # %%
@@ -381,8 +392,8 @@ claim(
 print(f"fifty random batches   {estimate:.4f}")
 print(f"the whole split        {small.summary['val_loss']:.4f}")
 
-# %% tags=["hide-input"] alt="Learning curves of both models: validation loss over training steps, with horizontal lines for the uniform, unigram and bigram models. Both curves cross the bigram line early and keep falling; the larger model ends lower." caption="Validation loss over the whole split, on the loss ladder. Dashed: loss on as much training text."
-fig, ax = display.figure(5.6, 3.2)
+# %% tags=["hide-input"] alt="Learning curves of both models: validation loss over training steps, with horizontal lines for the uniform, unigram and bigram models. Both curves cross the bigram line early and keep falling; the larger model ends lower. Dashed curves of the loss on training text lie below them, and the gap widens." caption="Solid: validation loss over the whole split, on the loss ladder. Dashed: loss on as much training text."
+fig, ax = display.figure(5.2, 3.2)
 for (name, run), colour in zip(
     runs.items(), (display.ORANGE, display.BLUE), strict=True
 ):
@@ -414,10 +425,13 @@ training text alone.
 
 A weight of a matrix costs six operations for each token: a multiplication and an addition on the way forward, and twice as many on the
 way back. The blocks hold $12 L C^2$ such weights, and the unembedding $V C$. Attention adds the scores and the weighted sums, $12\, L\, T\, C$
-a token in all. Divide by the time, and compare with what this machine does in one large matrix product, measured just before the run.
+a token in all. Multiply by the tokens per second, and compare with what this machine does in one large matrix product. That was
+measured before each run, and the better of the two counts.
 """
 
 # %%
+peak = max(run.summary["peak_gflops"] for run in runs.values())
+claim("machine_peak", peak, kind="statistical")
 rows = []
 for name, run in runs.items():
     c, s = run.model.config, run.summary
@@ -427,21 +441,22 @@ for name, run in runs.items():
     rate = operations * s["tokens_per_second"] / 1e9
     share = claim(
         name.replace("-", "_") + "_share_of_peak",
-        rate / s["peak_gflops"],
+        rate / peak,
         kind="statistical",
     )
-    numbers = (s["seconds"], s["tokens_per_second"], rate, s["peak_gflops"])
+    numbers = (s["seconds"], s["tokens_per_second"], rate)
     rows.append((name, *(f"{number:,.0f}" for number in numbers), f"{share:.0%}"))
 display.table(
     rows,
-    header=("recipe", "seconds", "tokens/s", "GFLOP/s", "peak", "share"),
+    header=("recipe", "seconds", "tokens/s", "GFLOP/s", "share of peak"),
     caption=f"On {large.summary['threads']} threads of: {large.summary['processor']}. Seconds of training, evaluation apart.",
 )
 
 # %% [markdown]
 r"""
-A GFLOP/s is a billion operations a second. Looking up an embedding is no multiplication, so embeddings do not count. The smaller the
-matrices, the more of the time goes into everything around them.
+A GFLOP/s is a billion operations a second. The peak was {{ machine_peak:.0f}}. Looking up an embedding is no multiplication, so
+embeddings do not count. The rest of the time goes into everything around the products: softmax, norms, the optimizer, memory. Other
+work on the machine at the time lowers the share as well.
 
 ## What a loss looks like
 
@@ -487,19 +502,20 @@ display.sample(final, label=f"At the end: {large.summary['val_loss']:.2f} nats")
 
 # %% [markdown]
 r"""
-First come letter frequencies, then syllables, then words, then the layout of a play, with names and line ends in the right places. What
-does not come is sense. For that, the model is small, its text is short, and its tokens are single letters.
+Letter frequencies come first. Then come syllables, and already the layout of a play: a name, a colon, a new line. Real words come after
+that. Sense does not come. For that, the model is small, its text is short, and its tokens are single letters.
 
 ## Your turn
 
 ### 1. The schedule
 
-*About ten minutes.* Write `lr_at(step)` for a run of `1000` steps: a linear warm-up over the first `100` to a peak of `1e-3`,
-where step 0 already gets a hundredth of the peak, then a half cosine down to `1e-4`, reached at the last step.
+*About ten minutes.* Write `lr_at(step)` for a run of `1000` steps: a linear warm-up over the first `100` to a peak of `1e-3`, in
+equal parts and already above zero at step 0. Then a half cosine down to `1e-4`, reached at the last step. Whether the peak comes with the
+last step of the warm-up or right after it is up to you.
 
 ??? tip "Hint"
 
-    The last step is number `999`. Map the steps after warm-up to a share between 0 and 1 first, and put that into the cosine.
+    The last step is number `999`, since the first is 0. Map the steps after warm-up to a share between 0 and 1 first, and put that into the cosine.
 
 Check yours with `exercises.check("learning-rate", lr_at)`.
 """
@@ -571,6 +587,6 @@ exercises.check("clip", clip)
 r"""
 ## What this page left out
 
-Dropout, which models of this size hardly need. Precision and compilation, which make the same run several times faster. And the
-question what else one could do with the same minutes.
+Dropout, lower precision and compilation. A measurement of what each addition to the bare loop is worth. And the question what else
+one could do with the same minutes.
 """

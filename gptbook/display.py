@@ -120,7 +120,7 @@ def characters(text: str) -> list[str]:
     return [{" ": "␣", "\n": "↵"}.get(character, character) for character in text]
 
 
-def figure(width: float = 5.4, height: float = 2.8, columns: int = 1, rows: int = 1, **settings):
+def figure(width: float = 5.2, height: float = 2.8, columns: int = 1, rows: int = 1, **settings):
     """A figure of the book's style, width and height in inches: returns what `plt.subplots` returns.
 
     Raises ImportError saying how to install matplotlib, which the package itself can do without.
@@ -173,7 +173,7 @@ _STYLE = {
     "svg.hashsalt": "gptbook",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
+    "font.size": 10,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",

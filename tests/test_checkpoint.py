@@ -218,3 +218,16 @@ def test_nothing_is_pickled():
         assert not PICKLES.search(path.read_text(encoding="utf-8")), path
     for bad in ("x = torch.load(path)", "torch.save(model, path)", "import pickle"):
         assert PICKLES.search(bad)
+
+
+def test_a_changed_header_is_seen(tmp_path):
+    """If this fails, a flipped bit in the step number passes, and a run goes on from a step it never reached."""
+    path = tmp_path / "x.safetensors"
+    checkpoint.save(path, {"a": torch.zeros(3)}, {"step": 1})
+    assert checkpoint.load(path)[1] == {"step": 1}
+    content = path.read_bytes()
+    changed = content.replace(b'step\\": 1', b'step\\": 3')
+    assert changed != content
+    path.write_bytes(changed)
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint.load(path)

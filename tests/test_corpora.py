@@ -3,8 +3,10 @@
 The text looked for here is a small one, pinned in place of Tiny Shakespeare, and served by this machine alone.
 """
 
+import contextlib
 import hashlib
 import os
+import signal
 import socket
 import stat
 import sys
@@ -579,7 +581,7 @@ def test_files_are_read_as_utf_8(machine, content, text):
     assert corpora.loaded == {str(path): corpus.sha256}
 
 
-@given(lines=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n")), min_size=2))
+@given(lines=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0")), min_size=2))
 def test_line_ends_do_not_change_the_text(tmp_path_factory, lines):
     """If this fails, one text has different vocabularies on different systems."""
     path = tmp_path_factory.getbasetemp() / "lines.txt"
@@ -597,6 +599,7 @@ def test_line_ends_do_not_change_the_text(tmp_path_factory, lines):
         (b"\xef\xbb\xbf", "it is empty"),
         ("größer".encode("latin-1"), "byte 2 is not UTF-8"),
         ("text".encode("utf-16"), "byte 0 is not UTF-8"),
+        ("text".encode("utf-16-le"), "byte 1 is zero"),
         (b"abc\xff", "byte 3 is not UTF-8"),
         (b"abc\xe2\x82", "byte 3 is not UTF-8"),
     ],
@@ -618,6 +621,36 @@ def test_what_is_no_file_gets_one_line(machine, monkeypatch, name):
     with pytest.raises(corpora.CorpusError) as error:
         corpora.load(name)
     one_line(error)
+
+
+def test_a_pipe_is_not_waited_for(machine, monkeypatch, capsys):
+    """If this fails, a pipe or a device under a text's name makes a command wait, or read, for ever."""
+    (machine / "tinyshakespeare").mkdir()
+    pipe = machine / "tinyshakespeare" / "input.txt"
+    os.mkfifo(pipe)
+    with _not_for_ever(), pytest.raises(corpora.CorpusError, match="a pipe or a device is no file") as error:
+        corpora.load_file(pipe)
+    assert str(pipe) in one_line(error)
+    monkeypatch.setenv("GPTBOOK_DATA", str(machine))
+    with _not_for_ever():
+        assert corpora.find("tinyshakespeare") is None
+    assert "a pipe or a device is no file" in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def _not_for_ever():
+    """Turn waiting for ever into a failure."""
+
+    def late(*_):
+        raise AssertionError("still waiting")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(5)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_missing_name_says_which_there_are(machine):

@@ -314,3 +314,38 @@ def test_a_kill_at_any_moment_leaves_a_usable_run(tmp_path):
 
 def lines_or_none(folder):
     return (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("line", [b"[]", b"3", b"null", b"{}", b'{"step": "a"}', b"[" * 100_000, b"\xff\x00", b"cut"])
+def test_a_line_that_is_no_measurement_costs_no_other(tmp_path, line):
+    """If this fails, one damaged line of metrics.jsonl ends in a traceback, or takes the good lines with it."""
+    run(tmp_path / "run")
+    metrics = tmp_path / "run" / runs.METRICS
+    history, good = load_run(tmp_path / "run").history, metrics.read_bytes()
+    assert len(history) > 2
+    metrics.write_bytes(line + b"\n" + good + good)  # and each step twice, as two trainers in one folder leave it
+    assert load_run(tmp_path / "run").history == history
+
+
+def test_a_folder_in_place_of_the_measurements_is_one_line(tmp_path):
+    """If this fails, the error does not say what to do."""
+    run(tmp_path / "run")
+    (tmp_path / "run" / runs.METRICS).unlink()
+    (tmp_path / "run" / runs.METRICS).mkdir()
+    with pytest.raises(RunError, match=r"cannot be read .*: put back"):
+        load_run(tmp_path / "run")
+
+
+def test_weights_alone_cannot_be_gone_on_from(tmp_path):
+    """If this fails, a snapshot put in the place of the checkpoint ends in a traceback."""
+    run(tmp_path / "run")
+    (tmp_path / "run" / runs.snapshot_name(3)).replace(tmp_path / "run" / runs.CHECKPOINT)
+    with pytest.raises(RunError, match="weights alone"):
+        run(tmp_path / "run", resume=True)
+
+
+def test_a_config_nested_without_end_is_one_line(tmp_path):
+    """If this fails, a damaged config.json ends in a traceback."""
+    (tmp_path / runs.CONFIG).write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(RunError, match="does not describe a run"):
+        load_run(tmp_path)

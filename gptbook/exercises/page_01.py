@@ -279,6 +279,8 @@ def _explain_silence(what, value, text, given, ids):
         raise Wrong(f"{what} gave the unknown character a new id: the table belongs to a trained model and is fixed")
     if value is None:
         raise Wrong(f"{what} returned None: raise the ValueError, do not only make or print it")
+    if isinstance(value, BaseException):
+        raise Wrong(f"{what} returned the {type(value).__name__}: raise it")
     known = sum(c in ids for c in text)
     if hasattr(value, "__len__") and len(value) == known:
         raise Wrong(f"{what} dropped the unknown character in silence: raise a ValueError")

@@ -67,10 +67,10 @@ def _check_decay(got):
             raise Wrong(f"lr_at({end}), the last, is {got[end]:.3g}: the rate falls towards 0, not to the minimum")
         if got[end] < MINIMUM:
             raise Wrong(f"lr_at({end}), the last, is {got[end]:.10g}, which is below the minimum")
-        raise Wrong(
-            f"lr_at({end}), the last, is {got[end]:.10g} and never reaches the minimum: from step {WARMUP} to step "
-            f"{end} there are {span} steps to go"
-        )
+        late = f"lr_at({end}), the last, is {got[end]:.10g} and never reaches the minimum"
+        if got[end] > 2 * MINIMUM:
+            raise Wrong(f"{late}: the cosine must go from 1 to -1, which is half a turn, the angle pi")
+        raise Wrong(f"{late}: from step {WARMUP} to step {end} there are {span} steps to go")
     middle = WARMUP + span // 2
     straight = [PEAK + (MINIMUM - PEAK) * k / span for k in range(span + 1)]
     if all(abs(rate - line) < 2e-3 * PEAK for rate, line in zip(got[WARMUP:], straight, strict=True)):
@@ -82,6 +82,12 @@ def _check_decay(got):
         )
     if _near(got[middle], math.sqrt(PEAK * MINIMUM), 0.02):
         raise Wrong("the rate falls by the same factor at every step: half a wave of the cosine is asked for")
+    off = got[middle] - cosine[span // 2]
+    if abs(off) > 0.01 * PEAK:
+        raise Wrong(
+            f"halfway down, lr_at({middle}) is {got[middle]:.3g}, and half a wave of the cosine is then at "
+            f"{cosine[span // 2]:.3g}"
+        )
     for k, rate in enumerate(got[WARMUP:]):
         # Whether the decay counts from the last step of the warm-up or from the one after it is a matter of taste.
         low, high = cosine[min(k + 1, span)], cosine[max(k - 1, 0)]
@@ -147,12 +153,20 @@ def _bigram(train, validation, V, start=1.0, chance=None, judged=None) -> float:
     return sum(costs) / len(costs)
 
 
+def _softmaxed(train, validation, V) -> float:
+    counts = torch.tensor(_pairs(train, V, 1.0))  # (V, V)
+    table = counts / counts.sum(dim=1, keepdim=True)
+    return torch.nn.functional.cross_entropy(table[validation[:-1]], validation[1:]).item()
+
+
 def _unigram(train, validation, V):
     counts = [1 + int((train == symbol).sum()) for symbol in range(V)]
     return sum(-math.log(counts[b] / sum(counts)) for b in validation[1:].tolist()) / (len(validation) - 1)
 
 
 BIGRAM_MISTAKES = (
+    ("cross_entropy got probabilities and took their softmax once more: give it logarithms, which are logits",
+     lambda *c: _softmaxed(*c)),
     ("this is in bits: take the natural logarithm", lambda *c: _bigram(*c) / math.log(2)),
     ("the columns were normalised: given the token before, the chances of the next must sum to 1, so rows",
      lambda *c: _bigram(*c, chance=lambda n, a, b: n[a][b] / sum(row[b] for row in n))),

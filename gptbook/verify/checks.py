@@ -486,7 +486,7 @@ def batch_independent(subject: Subject) -> Result:
     size = max(together.abs().max().item(), 1e-30)
     tolerance = 10 * ROUNDING * max(1.0, torch.finfo(together.dtype).eps / torch.finfo(torch.float32).eps)
     difference = (together - alone).abs().max().item()
-    measured, expected = f"{difference / size:.1g} of the size of the logits", f"below {tolerance:.0e}"
+    measured, expected = f"rows alone and together differ by {difference / size:.1g}", f"below {tolerance:.0e}"
     if difference <= tolerance * size:
         return _result(PASSED, measured, expected)
     order = torch.tensor([2, 0, 3, 1], device=idx.device)
@@ -766,7 +766,7 @@ def gradients(subject: Subject) -> Result:
     # Softmax ignores what is added to all scores, so a bias of the keys has no effect; its matrix shows it is in use.
     excused = [name for name in silent if trainable[name].dim() == 1 and _siblings(name, moved, trainable)]
     silent = [name for name in silent if name not in excused]
-    measured = f"{len(trainable) - len(absent) - len(silent)} of {len(trainable)} parameters"
+    measured = f"{len(trainable) - len(absent) - len(silent)} of {len(trainable)} tensors get one"
     if absent or silent:
         words = []
         if absent:
