@@ -59,6 +59,18 @@ def number(least: float, above: bool = False):
     return parse
 
 
+def named(text: str) -> str:
+    """A parser of names: an empty one is most likely an unset variable of the shell, and means nothing."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty: give a name, or leave the option out")
+    return text
+
+
+def place(text: str) -> Path:
+    """A parser of folders, which `Path("")` would take for the current one."""
+    return Path(named(text))
+
+
 def parser() -> Parser:
     """The command line. No module of this package is imported for it, so that `--help` comes at once."""
     common = argparse.ArgumentParser(add_help=False)
@@ -77,23 +89,27 @@ def parser() -> Parser:
 
     train = command("train", run_train, "train a model and keep the run in a folder")
     train.add_argument("--preset", metavar="NAME", help="step-5 (the default), lets-build, or under-the-hood")
-    train.add_argument("--data", metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)")
+    train.add_argument(
+        "--data", type=named, metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)"
+    )
     train.add_argument("--steps", type=whole(1), metavar="N", help="steps in all (default: the preset's)")
     train.add_argument(
         "--minutes", type=number(0, above=True), metavar="M", help="stop before so many minutes are over"
     )
     train.add_argument("--seed", type=whole(0), metavar="S", help="first weights and batches (default: 1337)")
-    train.add_argument("--device", metavar="D", help="cpu, cuda, mps (default: cuda where there is one, else cpu)")
-    train.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the run (default: {DEFAULT_OUT})")
+    train.add_argument(
+        "--device", type=named, metavar="D", help="cpu, cuda, mps (default: cuda where there is one, else cpu)"
+    )
+    train.add_argument("--out", type=place, metavar="DIR", help=f"folder of the run (default: {DEFAULT_OUT})")
     train.add_argument("--resume", action="store_true", help="go on with the run in DIR, to N steps if --steps says so")
 
     evaluate = command("eval", run_eval, "the loss of a trained model over a whole split, the same every time")
-    evaluate.add_argument("folder", type=Path, metavar="DIR", help="the folder of a run")
+    evaluate.add_argument("folder", type=place, metavar="DIR", help="the folder of a run")
     evaluate.add_argument("--split", choices=("val", "train"), default="val", help="val (the default) or train")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     sample = command("sample", run_sample, "let a trained model go on with a text")
-    sample.add_argument("folder", type=Path, metavar="DIR", help="the folder of a run")
+    sample.add_argument("folder", type=place, metavar="DIR", help="the folder of a run")
     sample.add_argument("--prompt", metavar="TEXT", help="what to go on with (default: the vocabulary's first symbol)")
     sample.add_argument("--tokens", type=whole(1), default=300, metavar="N", help="how many to add (default: 300)")
     sample.add_argument(
@@ -159,10 +175,10 @@ def run_train(args):
             if asked is not None and asked != kept:
                 raise UsageError(f"{folder}: its run has {name} {kept}, not {asked}: resume without {name}")
         preset, data = there["preset"], there["data"]
+        if args.steps is not None and args.steps < done:
+            raise UsageError(f"{folder}: its run has done {done} steps: ask for more than that with --steps")
         training = TrainConfig(**there["training"])
         training = replace(training, steps=args.steps or training.steps)
-        if training.steps < done:
-            raise UsageError(f"{folder}: its run has done {done} steps: ask for more than that with --steps")
         if training.steps == done:
             _say(f"{folder}: all {done} steps are done; --steps N with a larger N goes on")
             return
@@ -305,7 +321,8 @@ def _device(name):
 
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(1, device=name).device
+        torch.zeros(1, device=name).item()  # "meta", which holds no numbers, fails here
+        return torch.device(name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UsageError(f"--device {name}: cannot be used ({str(error).splitlines()[0][:80]}): try cpu") from error
 

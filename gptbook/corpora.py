@@ -183,7 +183,8 @@ def _say(line):
 
 
 def _data_folders():
-    return [Path(folder).expanduser() for folder in os.environ.get("GPTBOOK_DATA", "").split(os.pathsep) if folder]
+    named = [folder for folder in os.environ.get("GPTBOOK_DATA", "").split(os.pathsep) if folder]
+    return [Path(os.path.expanduser(folder)) for folder in named]  # noqa: PTH111 - unlike Path's, it never raises
 
 
 def _cached(name):

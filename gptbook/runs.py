@@ -101,18 +101,30 @@ def open_run(folder, model: dict, training: dict, extra: dict | None = None, res
         raise RunError(f"{folder}: a file is in the way, and a run needs a folder: choose another name") from None
     except OSError as error:
         raise RunError(f"{folder}: cannot be made ({error.strerror}): choose another folder") from None
-    return Keeper(folder, config)
+    return Keeper(folder, config, resume)
 
 
 class Keeper:
     """Writes down a run as it goes."""
 
-    def __init__(self, folder: Path, config: dict):
+    def __init__(self, folder: Path, config: dict, resumes: bool = False):
         self.folder, self.config, self.key = folder, config, _key(config)
-        self.described = False  # is config.json written?
+        self.resumes, self.described = resumes, False  # is config.json written?
 
     def keep(self, row: dict, model, optimizer, random: torch.Generator):
-        """Write down a measurement, and the state of the run with it: the step is row["step"]."""
+        """Write down a measurement, and the state of the run with it: the step is row["step"].
+
+        Raises RunError when the folder cannot be written to, or another run has begun there meanwhile.
+        """
+        try:
+            self._keep(row, model, optimizer, random)
+        except OSError as error:
+            why = f"step {row['step']} could not be kept ({error.strerror})"
+            raise RunError(f"{self.folder}: {why}: make room or choose another folder; what was there stays") from error
+
+    def _keep(self, row, model, optimizer, random):
+        if not self.described and not self.resumes and is_run(self.folder):
+            raise RunError(f"{self.folder}: another run has begun here meanwhile: choose another folder")
         if not self.described:  # not before: a run that could not start is none
             text = json.dumps(self.config, indent=1, ensure_ascii=False) + "\n"
             checkpoint.write_aside(self.folder / CONFIG, text)
@@ -139,9 +151,7 @@ class Keeper:
         path = self.folder / CHECKPOINT
         tensors, header = _read_checkpoint(path, self.config)
         if "random/batches" not in tensors:
-            raise RunError(
-                f"{path}: holds the weights alone, as those of a single step do: put back the one of the run"
-            )
+            raise RunError(f"{path}: holds weights alone, nothing to go on from: put back the one that was written")
         checkpoint.load_weights(model, _weights_of(tensors), path)
         parameters = {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters()}
         for name, tensor in tensors.items():

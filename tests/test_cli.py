@@ -268,6 +268,12 @@ def test_a_terminal_gets_a_bar():
         (["train", "--preset", "step-6"], "step-6"),
         (["train", "--preset", "gpt2"], "gpt2"),
         (["train", "--device", "toaster"], "toaster"),
+        (["train", "--device", "meta"], "meta"),
+        (["train", "--device", ""], "--device"),
+        (["train", "--out", ""], "--out"),  # an unset variable of the shell
+        (["train", "--data", " "], "--data"),
+        (["eval", ""], "DIR"),
+        (["sample", ""], "DIR"),
         (["train", "--data", "no-such-file.txt"], "no-such-file.txt"),
         (["eval"], "DIR"),
         (["eval", "no-such-folder"], "no-such-folder"),
@@ -316,7 +322,13 @@ def test_resuming_what_is_not_there_or_is_another_run(finished, text, tmp_path, 
     assert "holds no run" in refused(capsys, "train", "--resume", "--out", tmp_path / "empty")
     folder = copied(finished, tmp_path / "run")
     before = contents(folder)
-    for option, value in (("--preset", "step-5"), ("--data", "python-docs"), ("--seed", 4), ("--steps", 11)):
+    for option, value in (
+        ("--preset", "step-5"),
+        ("--data", "python-docs"),
+        ("--seed", 4),
+        ("--steps", 11),
+        ("--steps", 1),
+    ):
         assert option in refused(capsys, "train", "--resume", "--out", folder, option, value)
     assert contents(folder) == before
 

@@ -98,6 +98,8 @@ def test_folders_come_in_order_and_before_the_cache(machine, monkeypatch):
     monkeypatch.chdir(machine)  # an empty part of GPTBOOK_DATA does not mean the working folder
     monkeypatch.setenv("GPTBOOK_DATA", "")
     assert corpora.load().source == "cache"
+    monkeypatch.setenv("GPTBOOK_DATA", "~nobody-of-this-name")  # a home that does not exist is no folder, and no error
+    assert corpora.load().source == "cache"
     monkeypatch.setenv("GPTBOOK_DATA", os.pathsep)
     assert corpora.load().source == "cache"
     second = put(machine / "b" / "tinyshakespeare.txt")

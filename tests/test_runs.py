@@ -349,3 +349,35 @@ def test_a_config_nested_without_end_is_one_line(tmp_path):
     (tmp_path / runs.CONFIG).write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(RunError, match="does not describe a run"):
         load_run(tmp_path)
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
+    """If this fails, a full disk ends in an error number, or takes the last good checkpoint with it."""
+    write, free = checkpoint.write_aside, [4]
+
+    def write_aside(path, content):
+        free[0] -= 1
+        if free[0] < 0:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_aside", write_aside)
+    with pytest.raises(RunError, match=r"run: step \d+ could not be kept \(No space left on device\): make room"):
+        run(tmp_path / "run")
+    kept = load_run(tmp_path / "run")
+    assert kept.step > 0
+
+
+def test_two_trainers_that_start_together_do_not_mix(tmp_path):
+    """If this fails, two runs write into one folder, and neither can be used."""
+    config = runs.open_run(tmp_path / "run", MODEL.__dict__, CONFIG.__dict__, EXTRA).config
+    first = runs.Keeper(tmp_path / "run", config)
+    second = runs.Keeper(tmp_path / "run", config)
+    model = GPT(MODEL)
+    optimizer = trainer.make_optimizer(model, CONFIG)
+    row = {"step": 0, "seconds": 0.0, "train_loss": 1.0, "val_loss": 1.0}
+    first.keep(row, model, optimizer, torch.Generator())
+    before = contents(tmp_path / "run")
+    with pytest.raises(RunError, match="another run has begun here"):
+        second.keep(row, model, optimizer, torch.Generator())
+    assert contents(tmp_path / "run") == before

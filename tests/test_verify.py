@@ -702,3 +702,17 @@ def test_a_copy_of_a_model_is_checked_like_the_model():
         block.attn.past.fill_(True)
     assert verify.causal(model, V, T).status == "passed"
     assert verify.causal(leaking, V, T).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("model", "cure"),
+    [
+        (nn.Sequential(nn.Embedding(V, 8), nn.LazyLinear(V)), "call the model once"),
+        (nn.Embedding(V, V, device="meta"), "on the CPU"),
+    ],
+    ids=["lazy", "meta"],
+)
+def test_a_model_without_numbers_is_refused_in_a_line(model, cure):
+    """If this fails, the reader gets PyTorch's own words from deep inside a check."""
+    with pytest.raises(ValueError, match=cure):
+        verify.check_model(model, V, T)

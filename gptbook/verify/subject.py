@@ -115,6 +115,13 @@ class Subject:
                 raise TypeError(f"{name} must be a whole number, got {value!r}")
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                raise ValueError(f"{name} has no shape yet (nn.Lazy...): call the model once, then check it")
+            if tensor.device.type == "meta":
+                raise ValueError(
+                    f"{name} lies on the device 'meta', which holds no numbers: build the model on the CPU"
+                )
         self.original = getattr(model, "_orig_mod", model)  # what torch.compile wraps
         self.V, self.T, self.expect = vocab_size, block_size, expect
         tensor = next(iter([*self.original.parameters(), *self.original.buffers()]), torch.zeros(0))
