@@ -341,6 +341,8 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # a model may write any character
+    # Read when PyTorch loads: threads that spin long while they wait collapse as soon as they share a core.
+    os.environ.setdefault("GOMP_SPINCOUNT", "500")
     try:
         args = parser().parse_args(argv)
         code = args.run(args) or 0

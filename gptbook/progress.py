@@ -1,5 +1,6 @@
 """How training shows that it goes on: a bar on a terminal, plain lines elsewhere, all on stderr."""
 
+import os
 import sys
 
 from tqdm import tqdm
@@ -12,7 +13,9 @@ class Progress:
         self.stream = stream or sys.stderr
         self.bar = None
         if self.stream.isatty():
-            self.bar = tqdm(total=steps, initial=start, unit="step", file=self.stream, dynamic_ncols=True)
+            # A terminal that does not say how large it is says 0, and tqdm would then draw nothing.
+            width = {"dynamic_ncols": True} if _columns(self.stream) else {"ncols": 80, "nrows": 24}
+            self.bar = tqdm(total=steps, initial=start, unit="step", file=self.stream, **width)
 
     def __call__(self, row: dict):
         """Show one row of training."""
@@ -41,3 +44,10 @@ class Progress:
 
     def __exit__(self, *_):
         self.close()
+
+
+def _columns(stream) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0

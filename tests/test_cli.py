@@ -229,16 +229,18 @@ def test_a_reader_who_has_gone_is_no_error(finished):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="terminals as Unix has them")
-def test_a_terminal_gets_a_bar():
+@pytest.mark.parametrize("size", [(24, 80), (0, 0)], ids=["known", "unknown"])
+def test_a_terminal_gets_a_bar(size):
     """If this fails, there is no bar where one is wanted; the plain lines above are the other half."""
     import pty
     import termios
 
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(ours, (24, 80))
+    termios.tcsetwinsize(ours, size)
     with os.fdopen(theirs, "w", encoding="utf-8") as terminal, Progress(8, stream=terminal) as progress:
         progress({"step": 4, "steps": 8, "batch_loss": 2.0})
         progress({"step": 8, "steps": 8, "batch_loss": 1.0, "train_loss": 1.5, "val_loss": 1.75})
+        progress.close()
         terminal.flush()
         shown = os.read(ours, 100_000).decode("utf-8")
     os.close(ours)
