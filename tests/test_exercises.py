@@ -1,5 +1,6 @@
 """The self-checks: right answers to every exercise pass, plausible mistakes fail, each with a sentence of its own."""
 
+import importlib
 import json
 import math
 import random
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import unicodedata
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -642,6 +644,12 @@ WRONG = {
         (lambda gs, m: [g.flatten() for g in clip(gs, m)], "changed a shape"),
     ],
 }  # fmt: skip
+
+
+for path in sorted((Path(__file__).parent / "answers").glob("page_*.py")):
+    page = importlib.import_module(f"answers.{path.stem}")
+    RIGHT |= page.RIGHT
+    WRONG |= page.WRONG
 
 
 def cases(table):

@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# The bigram baseline
+
+PLACEHOLDER
+"""

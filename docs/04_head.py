@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# One head of self-attention
+
+PLACEHOLDER
+"""

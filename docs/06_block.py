@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# The block
+
+PLACEHOLDER
+"""

@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# Positions
+
+PLACEHOLDER
+"""
