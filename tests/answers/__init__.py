@@ -1,1 +1,1 @@
-"""Answers to the exercises of each page, as readers might give them: right ones, and wrong ones with words of the reason."""
+"""Answers to each page's exercises, as readers might give them: right ones, and wrong ones with words of the reason."""
