@@ -83,7 +83,7 @@ The first symbol does not show: it is the line end. The second is the space. The
 small letters. Computers order them by the number that each has in Unicode.
 
 How often does each occur? Far from equally. A model that knows only this picture already beats a blind guess, and
-[page 9](09_training.py) puts a number on it.
+[page 2](02_bigram.py) puts a number on it.
 """
 
 # %% tags=["hide-input"] alt="A bar chart of how often each of the most frequent symbols occurs in the text. The space is the most frequent by far, followed by the letter e and other common small letters." caption="The thirty most frequent symbols. ␣ is the space, ↵ the line end."
@@ -375,6 +375,6 @@ r"""
 ## What this page left out
 
 Real models rarely use characters. They use pieces of words, so that common words cost one token. The text becomes shorter,
-the vocabulary longer, and what follows stays the same. The next step is a model that can look back:
-[the averaging trick](03_averaging.py).
+the vocabulary longer, and what follows stays the same. The next page makes the first model of this text, and a mark for all
+that come after it: [the bigram baseline](02_bigram.py).
 """

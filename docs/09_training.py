@@ -10,8 +10,8 @@ explains each of its parts, and reads the results with care.
 
 ## The number to beat
 
-A loss means little without something to compare it with. So first measure what can be had without any network, on the text
-that will be held out.
+A loss means little without something to compare it with. [Page 2](02_bigram.py) built the loss ladder: what can be had without any network, on the
+text that will be held out. Here it is again.
 """
 
 # %%
@@ -20,7 +20,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from gptbook import corpora, data, display
+from gptbook import corpora, data, display, ladder
 from gptbook.claims import claim
 from gptbook.tokenizers import CharTokenizer
 
@@ -30,38 +30,17 @@ V = tokenizer.vocab_size
 tokens = torch.tensor(tokenizer.encode(corpus.text))  # (N,)
 train, validation = data.split(tokens)
 
-single = (
-    torch.bincount(train, minlength=V) + 1.0
-)  # (V,): one more than counted, so that nothing is impossible
-unigram = -(single / single.sum()).log()[validation[1:]].mean().item()
-
-pairs = (
-    torch.bincount(train[:-1] * V + train[1:], minlength=V * V).view(V, V) + 1.0
-)  # (V, V)
-bigram_table = pairs / pairs.sum(dim=1, keepdim=True)  # (V, V): rows sum to 1
-bigram = -bigram_table.log()[validation[:-1], validation[1:]].mean().item()
-
-known = corpus.name == "tinyshakespeare"
-claim("loss_uniform", math.log(V))
-claim("loss_unigram", unigram, expected=(3.2, 3.4) if known else None, kind="tolerance")
-claim("loss_bigram", bigram, expected=(2.4, 2.6) if known else None, kind="tolerance")
+rungs = ladder.ladder(tokens, tokenizer)
+bigram = next(rung.loss for rung in rungs if rung.name == "bigram")
 display.table(
-    [
-        ("uniform", "every symbol is as likely as any other", f"{math.log(V):.3f}"),
-        ("unigram", "how often each symbol occurs", f"{unigram:.3f}"),
-        ("bigram", "how often each symbol follows each other", f"{bigram:.3f}"),
-    ],
-    header=("model", "what it knows", "validation loss, nats"),
+    [(rung.name, rung.knows, f"{rung.loss:.3f}") for rung in rungs],
+    header=("rung", "knows", "validation loss, nats"),
 )
 
 # %% [markdown]
 r"""
-The loss is the mean surprise $-\ln p$, where $p$ is the probability that the model gave to the symbol that came. Its unit is the
-**nat**. A loss of $\ell$ means that the model is, on average, as unsure as if it had to guess among $e^{\ell}$ equally likely symbols.
-For the bigram that is {{ bigram_choices:.0f}} of them.
-
 The bigram table is the rung to beat. It sees one symbol back. Could a better table of pairs do better? Make one from the
-validation text itself, which is cheating. No table of pairs can have a lower loss there.
+validation text itself, which is cheating. No table of pairs can have a lower loss there: counting gives the best table.
 """
 
 # %%
@@ -69,7 +48,6 @@ own = torch.bincount(validation[:-1] * V + validation[1:], minlength=V * V).view
 own_table = own / own.sum(dim=1, keepdim=True).clamp(min=1)  # (V, V)
 best_pairs = -own_table.log()[validation[:-1], validation[1:]].mean().item()
 claim("loss_best_pairs", best_pairs, expected=(None, bigram), kind="tolerance")
-claim("bigram_choices", math.exp(bigram))
 print(f"bigram counted on the training text    {bigram:.3f}")
 print(f"bigram counted on the validation text  {best_pairs:.3f}")
 
@@ -374,7 +352,8 @@ display.table(
 # %% [markdown]
 r"""
 The small model ends {{ lets_build_margin:.2f}} nats below the bigram table, the larger one {{ step_5_margin:.2f}}. Both pass the mark
-that we set before the run, a margin of {{ margin_wanted }}.
+that we set before the run, a margin of {{ margin_wanted }}. Both also lie below the best table of runs of any length, {{ ngram_best:.2f}}, that page 2 could count. The compressor's
+{{ loss_compressor:.2f}} is for a later page.
 
 The lecture estimates its losses from random batches. Here is such an estimate, from fifty of them, beside the exact number.
 """
@@ -392,7 +371,7 @@ claim(
 print(f"fifty random batches   {estimate:.4f}")
 print(f"the whole split        {small.summary['val_loss']:.4f}")
 
-# %% tags=["hide-input"] alt="Learning curves of both models: validation loss over training steps, with horizontal lines for the uniform, unigram and bigram models. Both curves cross the bigram line early and keep falling; the larger model ends lower. Dashed curves of the loss on training text lie below them, and the gap widens." caption="Solid: validation loss over the whole split, on the loss ladder. Dashed: loss on as much training text."
+# %% tags=["hide-input"] alt="Learning curves of both models: validation loss over training steps, with horizontal lines for the rungs of the loss ladder. Both curves cross the bigram line early and the trigram line later, and keep falling; the larger model ends lower, near the line of the compressor. Dashed curves of the loss on training text lie below them, and the gap widens." caption="Solid: validation loss over the whole split, on the loss ladder. Dashed: loss on as much training text."
 fig, ax = display.figure(5.2, 3.2)
 for (name, run), colour in zip(
     runs.items(), (display.ORANGE, display.BLUE), strict=True
@@ -408,10 +387,7 @@ for (name, run), colour in zip(
         linestyle="--",
         linewidth=1,
     )
-end = max(entry["step"] for run in runs.values() for entry in run.history)
-for name, loss in (("uniform", math.log(V)), ("unigram", unigram), ("bigram", bigram)):
-    ax.axhline(loss, color=display.GREY, linewidth=1, linestyle=":")
-    ax.text(end, loss, name, ha="right", va="bottom", fontsize=8, color="black")
+display.rungs(ax, rungs)
 ax.set_xlabel("step")
 ax.set_ylabel("loss (nats)")
 ax.legend()
@@ -460,22 +436,14 @@ work on the machine at the time lowers the share as well.
 
 ## What a loss looks like
 
-A number is hard to feel. Read what models at different losses write, with the same seed and the same start. The bigram table
-first, then the larger model at several moments of its training.
+A number is hard to feel. Read what models at different losses write, with the same seed and the same start. [Page 2](02_bigram.py) showed the
+writing of the tables. Here is the larger model at several moments of its training.
 """
 
 # %%
-from gptbook.sampling import generate
-
-generator = torch.Generator().manual_seed(7)
-symbol, written = tokenizer.encode("\n")[0], []
-for _ in range(200):
-    symbol = torch.multinomial(bigram_table[symbol], 1, generator=generator).item()
-    written.append(symbol)
-display.sample(tokenizer.decode(written), label=f"The bigram table: {bigram:.2f} nats")
-
-# %%
 from IPython.display import display as show
+
+from gptbook.sampling import generate
 
 start = torch.tensor([tokenizer.encode("\n")])  # (1, 1)
 
@@ -535,33 +503,7 @@ exercises.check("learning-rate", lr_at)
 
 # %% [markdown]
 r"""
-### 2. The bigram's loss
-
-*About fifteen minutes.* Write `loss(train, validation, vocab_size)`. Count the pairs of neighbours in `train`, add one to every count, make rows of
-probabilities, and return the mean surprise of each next token in `validation`, in nats.
-
-??? tip "Hint"
-
-    A pair of tokens can be made one number, `first * V + second`. Then `torch.bincount` counts.
-
-Check yours with `exercises.check("bigram-loss", loss)`.
-"""
-
-
-# %% tags=["solution"]
-def loss(train, validation, vocab_size):
-    counts = torch.ones(vocab_size, vocab_size)  # (V, V)
-    for first, second in zip(train[:-1].tolist(), train[1:].tolist(), strict=True):
-        counts[first, second] += 1
-    table = counts / counts.sum(dim=1, keepdim=True)  # (V, V)
-    return -table[validation[:-1], validation[1:]].log().mean().item()
-
-
-exercises.check("bigram-loss", loss)
-
-# %% [markdown]
-r"""
-### 3. Clip
+### 2. Clip
 
 *About ten minutes.* Write `clip(gradients, max_norm)`. It gets a list of tensors, and returns new ones, scaled together so that their
 common length is at most `max_norm`.

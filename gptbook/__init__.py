@@ -3,6 +3,8 @@
 | page | module |
 |---|---|
 | 1, text into numbers | `corpora`, `tokenizers`, `data` |
+| 2, the bigram baseline | `ladder` |
+| 3 to 7, from the averaging trick to positions | `model`, `verify` |
 | 8, assembling and verifying the GPT | `model`, `verify`, `sampling` |
 | 9, training | `recipes`, `trainer`, `runs`, `checkpoint` |
 | all | `claims`, `display`, `exercises` |

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import unicodedata
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from gptbook import exercises
-from gptbook.exercises import page_08, page_09
+from gptbook.exercises import page_02, page_08
 from gptbook.model import GPT, GPTConfig
 
 # --- page 1 -----------------------------------------------------------------------------------------------------------
@@ -333,38 +332,6 @@ def encode_returning(text, ids):
     return [ids[c] for c in text] if all(c in ids for c in text) else ValueError(text)
 
 
-def softmax_twice(a, b, V):
-    counts = torch.ones(V, V)
-    counts.index_put_((a[:-1], a[1:]), torch.ones(len(a) - 1), accumulate=True)
-    return F.cross_entropy((counts / counts.sum(dim=1, keepdim=True))[b[:-1]], b[1:]).item()
-
-
-def bigram(train, validation, V, start=1.0, dim=1):
-    counts = torch.full((V, V), start)
-    counts.index_put_((train[:-1], train[1:]), torch.tensor(1.0), accumulate=True)
-    p = counts / (counts.sum() if dim is None else counts.sum(dim, keepdim=True))
-    return -p[validation[:-1], validation[1:]].log().mean()
-
-
-def bigram_lists(train, validation, vocab_size):
-    train, validation = train.tolist(), validation.tolist()
-    total = 0.0
-    for a, b in pairwise(validation):
-        follow = [d for c, d in pairwise(train) if c == a]
-        total -= math.log((follow.count(b) + 1) / (len(follow) + vocab_size))
-    return total / (len(validation) - 1)
-
-
-def bigram_cross_entropy(train, validation, V):
-    pairs = torch.bincount(train[:-1] * V + train[1:], minlength=V * V).view(V, V) + 1
-    return F.cross_entropy(pairs.double().log()[validation[:-1]], validation[1:]).item()
-
-
-def unigram(train, validation, V):
-    p = (torch.bincount(train, minlength=V) + 1) / (len(train) + V)
-    return -p[validation[1:]].log().mean()
-
-
 def total_norm(gradients):
     return torch.sqrt(sum(g.square().sum() for g in gradients))
 
@@ -428,7 +395,6 @@ RIGHT = {
         lambda step: torch.tensor(cosine(step), dtype=torch.float32),
         after_warmup(lambda s: 1e-4 + 9e-4 * math.cos(math.pi * (s - 99) / 900 / 2) ** 2),  # counts from step 99
     ],
-    "bigram-loss": [bigram, bigram_lists, bigram_cross_entropy],
     "clip": [clip, clip_flat, clip_by_pytorch],
 }
 
@@ -606,25 +572,6 @@ WRONG = {
         (after_warmup(lambda s: 1e-4 + 9e-4 * math.cos(math.pi / 2 * (s - 100) / 899)), "halfway down"),
         (after_warmup(lambda s: 1e-4 + 9e-4 * (1 + math.cos((s - 100) / 899)) / 2), "half a turn"),
         (lambda s: [cosine(s)], "must be a number"),
-    ],
-    "bigram-loss": [
-        (lambda a, b, V: bigram(a, b, V) / math.log(2), "in bits"),
-        (lambda a, b, V: bigram(a, b, V, start=0.0), "infinite or NaN"),
-        (lambda a, b, V: bigram(a, b, V, start=0.5), "another count than one"),
-        (lambda a, b, V: bigram(a, b, V, dim=0), "the columns were normalised"),
-        (lambda a, b, V: bigram(a, b, V, dim=None), "the whole table was normalised"),
-        (softmax_twice, "took their softmax once more"),
-        (lambda a, b, V: bigram(b, b, V), "judged on what it was made from"),
-        (lambda a, b, V: bigram(b, a, V), "the wrong way round"),
-        (lambda a, b, V: bigram(a, a, V), "the training part was judged"),
-        (lambda a, b, V: bigram(torch.cat([a, b]), b, V), "both parts were counted"),
-        (lambda a, b, V: bigram(a, b, V).exp(), "perplexity"),
-        (lambda a, b, V: bigram(a, b, V) * (len(b) - 1), "the sum over all targets"),
-        (lambda a, b, V: -bigram(a, b, V), "the sign is wrong"),
-        (lambda a, b, V: bigram(a.flip(0), b, V) * 0 + bigram(a, b, V) + 0.1, "to judge it is"),
-        (unigram, "only the single tokens"),
-        (lambda a, b, V: math.log(V), "the chances are all equal"),
-        (lambda a, b, V: bigram(a, b.clamp_(max=0), V), "changed its tokens in place"),
     ],
     "clip": [
         (lambda gs, m: [clip([g], m)[0] for g in gs], "each tensor was clipped alone"),
@@ -869,9 +816,9 @@ def test_known_mistakes_are_mistakes():
     cases = [(65, 128, 0.05), (500, 200, 0.03)]
     for words, wrong in page_08.LOSS_MISTAKES:
         assert any(abs(wrong(*case) - page_08._measured(*case)) > 0.05 for case in cases), words
-    chains = [page_09._chain(5, 200, 60, 0)]
+    chains = [page_02._chain(5, 200, 60, 0)]
     assert all(
-        not page_09._close(wrong(*chains[0]), page_09._bigram(*chains[0])) for _, wrong in page_09.BIGRAM_MISTAKES
+        not page_02._close(wrong(*chains[0]), page_02._bigram(*chains[0])) for _, wrong in page_02.BIGRAM_MISTAKES
     )
 
 

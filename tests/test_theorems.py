@@ -39,6 +39,26 @@ def test_decoding_undoes_encoding(data, text):
     assert tokenizer.decode(tokenizer.encode(string)) == string
 
 
+@pytest.mark.theorem("Counting gives the best table")
+@settings(max_examples=100, deadline=None)
+@given(counts=st.lists(st.integers(0, 50), min_size=2, max_size=8).filter(any), seed=st.integers(0, 2**31))
+def test_counting_gives_the_best_table(counts, seed):
+    """If this fails, some other probabilities cost less on the counted text than its own shares do."""
+    n = torch.tensor(counts, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    others = torch.rand(20, len(n), dtype=torch.float64, generator=generator) + 1e-9
+    shares = n / n.sum()
+
+    def cost(p):
+        seen = n > 0  # what never occurs costs nothing, whatever its probability
+        return -(n[seen] * p[..., seen].log()).sum(dim=-1) / n.sum()
+
+    assert (cost(others / others.sum(dim=1, keepdim=True)) >= cost(shares) - 1e-12).all()
+    near = shares + 1e-3 * (1 / len(n) - shares)  # a small step towards the blind guess
+    if not torch.allclose(shares, near, atol=1e-9):
+        assert cost(near) > cost(shares)
+
+
 configurations = st.builds(
     lambda heads, width, **rest: GPTConfig(n_head=heads, n_embd=heads * width, **rest),
     heads=st.integers(1, 4),

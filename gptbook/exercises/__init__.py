@@ -19,6 +19,9 @@ registry = {
     "round-trip": "page_01",
     "shared-targets": "page_01",
     "unseen-character": "page_01",
+    "bigram-loss": "page_02",
+    "compressor-rate": "page_02",
+    "trigram": "page_02",
     "decaying-average": "page_03",
     "leak-finder": "page_03",
     "double-weight": "page_03",
@@ -26,7 +29,6 @@ registry = {
     "initial-loss": "page_08",
     "largest-width": "page_08",
     "learning-rate": "page_09",
-    "bigram-loss": "page_09",
     "clip": "page_09",
 }
 

@@ -1,7 +1,6 @@
 """The checks of page 9, training."""
 
 import math
-from itertools import pairwise
 
 import torch
 
@@ -94,110 +93,6 @@ def _check_decay(got):
         if not low * (1 - 1e-6) <= rate <= high * (1 + 1e-6):
             way = "high" if rate > high else "low"
             raise Wrong(f"lr_at({WARMUP + k}) is {rate:.4g}, too {way}: between its two ends the decay is no cosine")
-
-
-def bigram_loss(loss) -> str:
-    """loss(train, validation, vocab_size) -> mean -ln p of each next token, from add-one counts of pairs."""
-    need_function(loss, "loss(train, validation, vocab_size)")
-    cases = [_chain(V, n, m, seed) for seed, (V, n, m) in enumerate([(5, 200, 60), (11, 300, 80), (7, 40, 90)])]
-    got = []
-    for train, validation, V in cases:
-        what = f"loss(train, validation, {V}), for {len(train)} and {len(validation)} tokens,"
-        given = train.clone(), validation.clone()
-        got.append(number(ask(loss, what, *given, V), what))
-        if not (torch.equal(given[0], train) and torch.equal(given[1], validation)):
-            raise Wrong(f"{what} changed its tokens in place: work on copies")
-    right = [_bigram(*case) for case in cases]
-    if all(_close(mine, true) for mine, true in zip(got, right, strict=True)):
-        return f"right for {len(cases)} texts, with pairs and symbols that the training part lacks"
-    if not all(map(math.isfinite, got)):
-        raise Wrong("the loss is infinite or NaN: a pair that the training part lacks must not get the probability 0")
-    if sentence := explain(got, cases, BIGRAM_MISTAKES, _close):
-        raise Wrong(sentence)
-    (train, validation, V), mine, true = next(t for t in zip(cases, got, right, strict=True) if not _close(*t[1:]))
-    raise Wrong(
-        f"for {len(train)} tokens of {V} symbols and {len(validation)} to judge it is {true:.3f}, not {mine:.3f}"
-    )
-
-
-def _close(a, b) -> bool:
-    return abs(a - b) <= 1e-4 * max(1.0, abs(b))
-
-
-def _chain(V, n, m, seed):
-    """Two texts from one lopsided chain; symbol V-1 never occurs in the first."""
-    generator = torch.Generator().manual_seed(90 + seed)
-    rows = torch.rand(V, V, generator=generator) ** 4  # (V, V)
-    tokens = [0]
-    for i in range(n + m):
-        row = rows[tokens[-1]].clone()
-        if i < n:
-            row[V - 1] = 0
-        tokens.append(int(torch.multinomial(row, 1, generator=generator)))
-    tokens[n + 3] = V - 1
-    return torch.tensor(tokens[:n]), torch.tensor(tokens[n:]), V
-
-
-def _pairs(tokens, V, start):
-    counts = [[start] * V for _ in range(V)]
-    for a, b in zip(tokens[:-1].tolist(), tokens[1:].tolist(), strict=True):
-        counts[a][b] += 1
-    return counts
-
-
-def _bigram(train, validation, V, start=1.0, chance=None, judged=None) -> float:
-    """Brute force, pair by pair; `chance(counts, a, b)` is the probability that b follows a."""
-    chance = chance or (lambda counts, a, b: counts[a][b] / sum(counts[a]))
-    counts, judged = _pairs(train, V, start), (validation if judged is None else judged).tolist()
-    costs = [-math.log(chance(counts, a, b)) for a, b in pairwise(judged)]
-    return sum(costs) / len(costs)
-
-
-def _softmaxed(train, validation, V) -> float:
-    counts = torch.tensor(_pairs(train, V, 1.0))  # (V, V)
-    table = counts / counts.sum(dim=1, keepdim=True)
-    return torch.nn.functional.cross_entropy(table[validation[:-1]], validation[1:]).item()
-
-
-def _unigram(train, validation, V):
-    counts = [1 + int((train == symbol).sum()) for symbol in range(V)]
-    return sum(-math.log(counts[b] / sum(counts)) for b in validation[1:].tolist()) / (len(validation) - 1)
-
-
-BIGRAM_MISTAKES = (
-    ("cross_entropy got probabilities and took their softmax once more: give it logarithms, which are logits",
-     lambda *c: _softmaxed(*c)),
-    ("this is in bits: take the natural logarithm", lambda *c: _bigram(*c) / math.log(2)),
-    ("the columns were normalised: given the token before, the chances of the next must sum to 1, so rows",
-     lambda *c: _bigram(*c, chance=lambda n, a, b: n[a][b] / sum(row[b] for row in n))),
-    ("the pair's index is turned round: a row belongs to the token before, a column to the next",
-     lambda *c: _bigram(*c, chance=lambda n, a, b: n[b][a] / sum(n[b]))),
-    ("the whole table was normalised: the chance of a pair is not the chance of the next token",
-     lambda *c: _bigram(*c, chance=lambda n, a, b: n[a][b] / sum(map(sum, n)))),
-    ("the validation part was counted, so the model is judged on what it was made from",
-     lambda a, b, V: _bigram(b, b, V)),
-    ("the two parts are the wrong way round: count in the training part, judge on the validation part",
-     lambda a, b, V: _bigram(b, a, V)),
-    ("the training part was judged: the loss is asked for on the validation part", lambda a, b, V: _bigram(a, a, V)),
-    ("both parts were counted: the validation part must stay unseen",
-     lambda a, b, V: _bigram(torch.cat([a, b]), b, V)),
-    ("this is the perplexity, e to the loss", lambda *c: math.exp(_bigram(*c))),
-    ("this is the sum over all targets: the mean is asked for",
-     lambda a, b, V: _bigram(a, b, V) * (len(b) - 1)),
-    ("this divides by the number of tokens: there is one target less than tokens",
-     lambda a, b, V: _bigram(a, b, V) * (len(b) - 1) / len(b)),
-    ("the sign is wrong: a loss is the mean of minus the logarithm", lambda *c: -_bigram(*c)),
-    ("this is a probability, not a loss: average the logarithms",
-     lambda a, b, V: sum(math.exp(-_bigram(a, b, V, judged=b[i:i + 2])) for i in range(len(b) - 1)) / (len(b) - 1)),
-    ("the logarithm was taken of the mean probability: average the logarithms", lambda a, b, V: -math.log(
-        sum(math.exp(-_bigram(a, b, V, judged=b[i:i + 2])) for i in range(len(b) - 1)) / (len(b) - 1))),
-    *(("the pairs start with another count than one: one is added for every pair, seen or not",
-       lambda *c, start=start: _bigram(*c, start=start)) for start in (2, 0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-8, 1e-10)),
-    ("the row sums leave out what was added to the counts, so the chances do not sum to 1",
-     lambda a, b, V: _bigram(a, b, V, chance=lambda n, i, j: n[i][j] / max(sum(n[i]) - V, 1))),
-    ("only the single tokens were counted: the chance must depend on the token before", _unigram),
-    ("the chances are all equal: the counts have no effect", lambda a, b, V: math.log(V)),
-)  # fmt: skip
 
 
 def clip(answer) -> str:
