@@ -4,7 +4,8 @@ r"""
 
 A loop, a matrix product and a softmax compute the same running mean, and the third form is the one that can learn.
 
-A model that predicts the next token must look back. Page 8 builds the real thing. This page builds its skeleton: every
+A model that predicts the next token must look back, further than the tables of [page 2](02_bigram.py) could. Attention does it, and the next page builds
+it. This page builds its skeleton: every
 position becomes the mean of itself and of all positions before it. The mean treats all of the past alike, so it is a
 poor summary. But once it is written the right way, one small change turns it into attention.
 
@@ -120,7 +121,8 @@ by_matmul = average_matmul(X)
 r"""
 ## Third way: a masked softmax
 
-Softmax turns any row of numbers into weights that are never negative and sum to one:
+[Page 2](02_bigram.py) used softmax to make probabilities of logits. Here it makes weights: from any row of numbers it makes positive
+ones that sum to one.
 
 $$ \operatorname{softmax}(a)_s = \frac{e^{a_s}}{\sum_{r} e^{a_r}} $$
 
@@ -226,10 +228,23 @@ print(mixed @ x)
 r"""
 Only the last row changed, and it now leans towards token 1. Two questions remain. Where do the scores come from? And how
 are they learned? In attention, each token asks a question and each token offers an answer to such questions. The score is how
-well the two match. So the scores become a function of the text itself, and [page 8](08_gpt.py) shows the code.
+well the two match. So the scores become a function of the text itself, and the [next page](04_head.py) builds that.
 
-Softmax has one more property that you will meet again. Adding the same number to a whole row of scores changes nothing,
-because it multiplies the top and the bottom of the fraction alike. Only *differences* between scores count.
+Softmax has one more property that you will meet again. Add the same number to a whole row of scores, and nothing changes. Only *differences* between scores count.
+
+!!! theorem "Softmax ignores a shift"
+
+    For every row of scores $a$ and every number $c$,
+
+    $$ \operatorname{softmax}(a + c) = \operatorname{softmax}(a) . $$
+
+    Tested by `test_softmax_ignores_a_shift`.
+
+??? proof "Proof"
+
+    $e^{a_s + c} = e^c\, e^{a_s}$, so the factor $e^c$ stands in every term, above and below the fraction. It cancels. $\blacksquare$
+
+Programs use this to stay within the range of their numbers. They subtract the largest score of each row first, so that no exponential overflows.
 """
 
 # %%
@@ -404,6 +419,6 @@ exercises.check("double-weight", scores)
 r"""
 ## What this page left out
 
-The weights here are the same for every text, and the tokens' order within the past does not matter to them. Learned scores
-change the first, positions the second. The whole of it comes together in [the assembled GPT](08_gpt.py).
+The weights here are the same for every text, and the tokens' order within the past does not matter to them. Scores made from the tokens
+change the first: that is [one head of self-attention](04_head.py). [Positions](07_positions.py) change the second.
 """

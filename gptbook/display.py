@@ -162,13 +162,13 @@ def heatmap(ax, matrix, rows=None, columns=None, numbers: bool = False, title: s
 
 
 def rungs(ax, ladder):
-    """Draw the loss ladder across an axis whose y is a loss in nats: a dotted line with its name for every rung."""
+    """Draw the loss ladder across an axis whose y is a loss in nats: a dotted line for every rung, named beside it."""
     for rung in ladder:
         ax.axhline(rung.loss, color=GREY, linewidth=1, linestyle=":", zorder=0)
-        # Placed by the axis across and by the data upwards, so that curves drawn later do not move it.
+        # Beside the axis, where no curve runs.
         ax.annotate(
-            rung.name, (1, rung.loss), xytext=(0, 1), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
-            ha="right", va="bottom", fontsize=8, color="black",
+            rung.name, (1, rung.loss), xytext=(4, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
+            ha="left", va="center", fontsize=8, color="black", annotation_clip=False,
         )  # fmt: skip
     return ax
 

@@ -822,6 +822,14 @@ def test_known_mistakes_are_mistakes():
     )
 
 
+def test_a_mask_after_the_softmax_that_divides_again_is_right_and_told_where_it_breaks():
+    """A failure would refuse an answer that is equal, or keep its weakness from the reader."""
+    from answers import page_04
+
+    assert "NaN" in exercises.check("attention-head", page_04.head_late_again).message
+    assert "NaN" not in exercises.check("attention-head", page_04.head).message
+
+
 def test_messages_do_not_name_the_workings():
     """A failure would show a reader names of the checks' own code."""
     for name, entries in WRONG.items():

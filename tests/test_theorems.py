@@ -3,6 +3,7 @@
 The build pairs the two: a theorem without a test here, or a test without its theorem on a page, fails it.
 """
 
+import itertools
 import math
 
 import pytest
@@ -57,6 +58,43 @@ def test_counting_gives_the_best_table(counts, seed):
     near = shares + 1e-3 * (1 / len(n) - shares)  # a small step towards the blind guess
     if not torch.allclose(shares, near, atol=1e-9):
         assert cost(near) > cost(shares)
+
+
+@pytest.mark.theorem("Softmax ignores a shift")
+@settings(max_examples=100, deadline=None)
+@given(row=st.lists(st.floats(-20, 20), min_size=1, max_size=9), shift=st.floats(-300, 300))
+def test_softmax_ignores_a_shift(row, shift):
+    """If this fails, more than the differences between scores decides the weights."""
+    by_hand = [math.exp(a) / sum(map(math.exp, row)) for a in row]
+    scores = torch.tensor(row, dtype=torch.float64)
+    torch.testing.assert_close(F.softmax(scores + shift, dim=0).tolist(), by_hand, rtol=1e-9, atol=1e-12)
+    if len(row) > 1:  # the control: a factor is no shift
+        spread = scores - scores.min()
+        if spread.max() > 0.1:
+            assert not torch.allclose(F.softmax(2 * scores, dim=0), F.softmax(scores, dim=0), rtol=1e-3, atol=0)
+
+
+@pytest.mark.theorem("The variance of a dot product")
+@settings(max_examples=40, deadline=None)
+@given(
+    D=st.integers(1, 3),
+    values=st.lists(st.floats(-5, 5), min_size=2, max_size=3).filter(lambda v: max(v) - min(v) > 0.1),
+    others=st.lists(st.floats(-5, 5), min_size=2, max_size=3).filter(lambda v: max(v) - min(v) > 0.1),
+)
+def test_variance_of_a_dot_product(D, values, others):
+    """If this fails, scores need another scale than the root of D: every case of small distributions is enumerated."""
+
+    def standard(numbers):  # the same chance for each number, brought to mean 0 and variance 1
+        mean = sum(numbers) / len(numbers)
+        deviation = math.sqrt(sum((n - mean) ** 2 for n in numbers) / len(numbers))
+        return [(n - mean) / deviation for n in numbers]
+
+    queries = list(itertools.product(standard(values), repeat=D))
+    keys = list(itertools.product(standard(others), repeat=D))
+    dots = [sum(a * b for a, b in zip(q, k, strict=True)) for q in queries for k in keys]
+    mean = sum(dots) / len(dots)
+    assert abs(mean) < 1e-9
+    assert sum(d * d for d in dots) / len(dots) == pytest.approx(D)
 
 
 configurations = st.builds(
