@@ -112,16 +112,8 @@ out = weights @ v  # (B, T, D)
 
 assert q.shape == k.shape == v.shape == out.shape == (B, T, D)
 assert weights.shape == (B, T, T)
-print(
-    "x",
-    tuple(x.shape),
-    " q, k, v",
-    tuple(q.shape),
-    " weights",
-    tuple(weights.shape),
-    " out",
-    tuple(out.shape),
-)
+for name, tensor in (("x", x), ("q, k, v", q), ("weights", weights), ("out", out)):
+    print(f"{name:8} {tuple(tensor.shape)}")
 
 # %% [markdown]
 r"""
@@ -330,12 +322,8 @@ same = (before == after).all(dim=-1)[0]  # (T,): True where not a single bit mov
 claim("head_changed_token", t)
 assert same[:t].all()
 assert not same[t:].any()
-print(
-    "token",
-    t,
-    "changed; outputs that stayed the same:",
-    same.nonzero().flatten().tolist(),
-)
+kept = same.nonzero().flatten().tolist()
+print(f"token {t} changed; outputs that stayed the same: {kept}")
 
 # %% [markdown]
 r"""

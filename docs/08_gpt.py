@@ -9,23 +9,10 @@ A GPT that is wrong rarely crashes. Its loss falls, it writes text, and it is a 
 that nobody sees. So this page does two things. It puts the parts together. Then it asks the result questions that a wrong
 model answers wrongly.
 
-## Words you need
-
-* An **embedding** is a table of vectors. A token id picks a row.
-* A **logit** is a score for a symbol, before softmax makes a probability of it.
-* **Query**, **key** and **value** are three products of a token's vector with learned matrices. A score is a query times a key.
-  The values are what gets averaged. A **head** is one such set, and several work side by side.
-* An **MLP** is two linear layers with a bend between them, the **activation**. Here the bend is called GELU: nearly zero for
-  negative numbers, nearly unchanged for positive ones.
-* **LayerNorm** shifts and scales a vector so that its numbers have mean zero and variance one. Then it applies a learned gain
-  and bias.
-* If the model gives the right symbol the probability $p$, its **surprise** is $-\ln p$. The **loss** is the mean surprise, also called
-  cross entropy. With the natural logarithm its unit is the **nat**.
-
 ## What goes in, what comes out
 
-A GPT maps token ids of shape $(B, T)$ to **logits** of shape $(B, T, V)$: at every position, one score for each symbol that
-could come next. In between runs a **stream** of shape $(B, T, C)$. Every layer reads it and adds something to it.
+A GPT maps token ids of shape $(B, T)$ to logits of shape $(B, T, V)$: at every position, one score for each symbol that
+could come next. In between runs the residual stream of shape $(B, T, C)$. Every layer reads it and adds something to it.
 
 Here is the configuration of this book's own small model.
 """
@@ -80,11 +67,12 @@ display.source(GPT.forward)
 
 # %% [markdown]
 r"""
-1. Look up a vector for each token (`wte`) and one for each position (`wpe`), and add them.
-2. Send the stream through $L$ blocks.
-3. Normalise it once more (`ln_f`), and multiply by the unembedding (`lm_head`) to get logits.
+1. Look up a vector for each token (`wte`) and one for each position (`wpe`), and add them: [page 7](07_positions.py).
+2. Send the stream through $L$ blocks: [page 6](06_block.py).
+3. Normalise it once more (`ln_f`), and multiply by the **unembedding** (`lm_head`), a matrix that gives every symbol a score.
 
-Each block is two additions.
+A block is two additions. Attention moves information between positions, and the MLP works on each position alone. Both read a normalised copy
+of the stream.
 """
 
 # %%
@@ -92,15 +80,65 @@ display.source(Block.forward)
 
 # %% [markdown]
 r"""
-Attention moves information between positions. The MLP works on each position alone. Both read a *normalised copy* of the
-stream, and add their result to the stream itself. This order is called **pre-norm**. Nothing ever overwrites the stream, so
-there is a straight path from the first layer to the last.
-
-The attention layer is [the averaging trick](03_averaging.py) with scores that depend on the text.
+Attention is [one head](04_head.py) after [the other](05_heads.py), packed into one matrix product.
 """
 
 # %%
 display.source(CausalSelfAttention.forward)
+
+# %% [markdown]
+r"""
+## Four tokens, all the way
+
+Before the real size, a model that fits on paper. The vocabulary has four symbols, the stream two channels. The token embeddings are the four tokens that we have carried since [page 3](03_averaging.py). There is one block with two
+heads of size 1. Most of its weights are zero, and the rest are chosen so that every number can be checked by hand.
+
+* Both heads have zero queries and keys, so both take the running mean. Each takes the mean of its own channel, and the projection passes the result on.
+* The MLP adds nothing.
+* The unembedding gives symbol 0 the first channel, symbol 1 the second, symbol 2 their sum, and symbol 3 twice the first.
+"""
+
+# %%
+x4 = torch.tensor([[1.0, 0.0], [3.0, 2.0], [2.0, 4.0], [6.0, 2.0]])  # (V, C)
+paper = GPT(GPTConfig(vocab_size=4, block_size=4, n_layer=1, n_head=2, n_embd=2))
+with torch.no_grad():
+    paper.wte.weight.copy_(x4)
+    paper.wpe.weight.zero_()
+    attn, mlp = paper.h[0].attn, paper.h[0].mlp
+    attn.c_attn.weight.zero_()
+    attn.c_attn.weight[4:6] = torch.eye(2)  # queries, keys, and here the values
+    attn.c_proj.weight.copy_(torch.eye(2))
+    attn.c_proj.bias.zero_()
+    mlp.c_proj.weight.zero_()
+    mlp.c_proj.bias.zero_()
+    paper.lm_head.weight.copy_(torch.tensor([[1, 0], [0, 1], [1, 1], [2, 0]]))
+    logits = paper(torch.arange(4)[None])  # (B, T, V)
+
+stages = verify.shape_table(paper, torch.arange(4)[None])
+print("stages:", ", ".join(stage.name for stage in stages))
+normed = torch.tensor([[1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]])  # (T, C)
+means = torch.stack([normed[: t + 1].mean(0) for t in range(4)])  # (T, C)
+print("after the norm  ", normed.tolist())
+print("running means   ", means.tolist())
+print("logits          ", logits[0].round().int().tolist())
+
+# %% [markdown]
+r"""
+Follow the last token, $(6, 2)$. The norm makes $(1, -1)$ of it, as of every row whose first number is the larger. The heads average the four normed rows: $(\frac{1}{2}, -\frac{1}{2})$. The stream is now
+$(6\frac{1}{2}, 1\frac{1}{2})$. The last norm makes $(1, -1)$ of that again, and the unembedding gives the logits 1, −1, 0, 2. So symbol 3 is the most likely to come next.
+
+How sure is the model? Softmax over 1, −1, 0, 2 says.
+"""
+
+# %%
+by_pencil = torch.tensor([[1, -1, 0, 2], [1, -1, 0, 2], [-1, 1, 0, -2], [1, -1, 0, 2]])
+torch.testing.assert_close(logits[0], by_pencil.float(), rtol=0, atol=1e-4)
+chance = F.softmax(logits[0, -1], dim=0)  # (V,)
+claim("paper_chance", chance[3], expected=0.6439, tolerance=1e-3, kind="tolerance")
+paper_parameters = claim(
+    "paper_parameters", sum(p.numel() for p in paper.parameters()), expected=96
+)
+print([round(p, 3) for p in chance.tolist()], f"from {paper_parameters} parameters")
 
 # %% [markdown]
 r"""

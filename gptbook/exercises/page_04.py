@@ -75,9 +75,7 @@ def attention_head(head) -> str:
 
 def _but(head) -> str:
     """What a right answer must still hear: a mask after the softmax that divides again breaks at scores far apart."""
-    x = torch.tensor(
-        [[[1.0, 0.0], [0.0, 40.0]]]
-    )  # (B, T, C), scores in the thousands
+    x = torch.tensor([[[1.0, 0.0], [0.0, 40.0]]])  # (B, T, C), scores in the thousands
     value = as_tensor(ask(head, "head", x, 10 * torch.ones(2, 2), 10 * torch.ones(2, 2), torch.eye(2)), "head's answer")
     if torch.isfinite(value).all():
         return ""

@@ -258,7 +258,7 @@ def _shape_cause(problem: str) -> str:
 # ---- loss
 
 
-@_check("loss", needs=("finite", "deterministic", "shapes"), page="pages 1 and 8")
+@_check("loss", needs=("finite", "deterministic", "shapes"), page="pages 1 and 2")
 def loss(subject: Subject) -> Result:
     """A model that returns a loss returns the mean cross-entropy of its logits and the caller's targets."""
     model, idx = subject.random(), subject.tokens(3, subject.T)
@@ -346,7 +346,7 @@ def _own_loss(subject: Subject, model: nn.Module, idx: torch.Tensor, targets: to
 # ---- causal
 
 
-@_check("causal", needs=("finite", "deterministic", "shapes"), page="pages 3 and 8")
+@_check("causal", needs=("finite", "deterministic", "shapes"), page="pages 4 and 5")
 def causal(subject: Subject) -> Result:
     """No logit moves when a later token changes: not one bit, at every cut, whatever the weights.
 
@@ -500,7 +500,7 @@ def batch_independent(subject: Subject) -> Result:
 # ---- position-sensitive
 
 
-@_check("position-sensitive", needs=("finite", "deterministic", "shapes", "batch-independent"))
+@_check("position-sensitive", needs=("finite", "deterministic", "shapes", "batch-independent"), page="page 7")
 def position_sensitive(subject: Subject) -> Result:
     """A row of one token again and again gives other logits at every position: only positions can tell these apart."""
     if subject.T < 2:
@@ -572,7 +572,7 @@ def _order_acts_inside(subject: Subject, model: nn.Module) -> bool | None:
 # ---- reach
 
 
-@_check("reach", needs=("finite", "deterministic", "shapes", "batch-independent"))
+@_check("reach", needs=("finite", "deterministic", "shapes", "batch-independent"), page="pages 4 and 5")
 def reach(subject: Subject) -> Result:
     """Each token of the context can move the last logits."""
     if subject.T < 2:
