@@ -22,6 +22,7 @@ _converter = LatexToMathML(fancy_error=False)
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<tex>.*?)</(?P=tag)>', re.DOTALL)
 _HEADING = re.compile(r"<h([1-6])\b[^>]*>(?P<text>.*?)</h\1>", re.DOTALL)
 _MATH = re.compile(r"<math\b.*?</math>", re.DOTALL)
+_CLOSED = re.compile(r"<math>(?:(?!</math>).)*</math>[.,;:?!)\]’”]+", re.DOTALL)  # in a line, with the signs behind it
 _LONE_LETTER = re.compile(r"<mi>([^<]|&[^;<]+;)</mi>")
 
 
@@ -38,7 +39,9 @@ def convert(html: str) -> str:
     for heading in _HEADING.finditer(html):
         if formula := _FORMULA.search(heading["text"]):
             raise FormulaError(f"formula {_short(formula['tex'])} stands in a heading: write the heading in words")
-    return _FORMULA.sub(_convert_one, html)
+    html = _FORMULA.sub(_convert_one, html)
+    # A browser may break a line after a formula; what closes the sentence must not open the next line.
+    return _CLOSED.sub(r'<span class="unbroken">\g<0></span>', html)
 
 
 def characters(html: str) -> set[str]:

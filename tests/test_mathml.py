@@ -2,6 +2,7 @@
 
 import html
 import io
+import re
 
 import pytest
 from bs4 import BeautifulSoup
@@ -64,8 +65,18 @@ def test_formulas_of_the_books_kind_render(tex):
 
 def test_a_sentence_keeps_what_stands_round_the_formula():
     """A failure would mean that a formula swallows words of its sentence."""
-    assert mathml.convert(inline("x")) == "<p>see <math><mi>x</mi></math>.</p>"
+    assert mathml.convert(inline("x")) == '<p>see <span class="unbroken"><math><mi>x</mi></math>.</span></p>'
     assert mathml.convert("<p>no formula, $5</p>") == "<p>no formula, $5</p>"
+
+
+def test_what_closes_a_sentence_stays_with_its_formula():
+    """If this fails, a full stop or a bracket may stand alone at the start of a line."""
+    found = mathml.convert(
+        '<p>(<span class="arithmatex">\\(T\\)</span>), then <span class="arithmatex">\\(C\\)</span> and</p>'
+    )
+    assert re.fullmatch(
+        r'<p>\(<span class="unbroken"><math>[^,]*</math>\),</span> then <math>.*?</math> and</p>', found
+    ), found
 
 
 def test_a_block_formula_scrolls_in_a_box_of_its_own():
