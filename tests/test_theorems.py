@@ -140,7 +140,7 @@ def test_gpt_is_causal(config, data, seed):
 @settings(max_examples=50, deadline=None)
 @given(C=st.integers(3, 200), scale=st.floats(0.1, 10.0), seed=st.integers(0, 2**31))
 def test_layer_norm_lands_on_a_sphere(C, scale, seed):
-    """If this fails, LayerNorm (without epsilon, gain and bias) has another image than page 8 says."""
+    """If this fails, LayerNorm (without epsilon, gain and bias) has another image than page 6 says."""
     u = torch.randn(20, C, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     y = F.layer_norm(u, (C,), eps=0.0)
     torch.testing.assert_close(y.sum(dim=1), torch.zeros(20, dtype=torch.float64), rtol=0, atol=1e-9)
@@ -148,3 +148,47 @@ def test_layer_norm_lands_on_a_sphere(C, scale, seed):
     torch.testing.assert_close(F.layer_norm(scale * u + 3.0, (C,), eps=0.0), y, rtol=1e-6, atol=1e-6)
     # Onto, not only into: a point of the sphere is its own image.
     torch.testing.assert_close(F.layer_norm(y, (C,), eps=0.0), y, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.theorem("The straight path")
+@settings(max_examples=30, deadline=None)
+@given(N=st.integers(1, 5), C=st.integers(1, 4), size=st.floats(0.1, 2.0), seed=st.integers(0, 2**31))
+def test_straight_path(N, C, size, seed):
+    """If this fails, the Jacobian of a residual stream is not the sum over all ways past or through its layers.
+
+    The layers' own Jacobians come from a formula, the stream's Jacobian and gradients from automatic differentiation.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    ups, downs = size * torch.randn(2, N, C, C, dtype=torch.float64, generator=generator)
+    x, last = torch.randn(2, C, dtype=torch.float64, generator=generator)
+
+    def layer(n, u):
+        return downs[n] @ torch.tanh(ups[n] @ u)
+
+    def stream(u):
+        for n in range(N):
+            u = u + layer(n, u)
+        return u
+
+    streams, jacobians = [x.requires_grad_()], []
+    for n in range(N):
+        u = streams[-1]
+        slope = 1 - torch.tanh(ups[n] @ u.detach()) ** 2
+        jacobians.append(downs[n] @ torch.diag(slope) @ ups[n])
+        streams.append(u + layer(n, u))
+
+    paths = []
+    for chosen in itertools.product((False, True), repeat=N):
+        path = torch.eye(C, dtype=torch.float64)
+        for n in range(N):
+            path = jacobians[n] @ path if chosen[n] else path
+        paths.append(path)
+    assert len(paths) == 2**N
+    assert torch.equal(paths[0], torch.eye(C, dtype=torch.float64))  # past every layer
+    true = torch.autograd.functional.jacobian(stream, x.detach())
+    torch.testing.assert_close(sum(paths), true, rtol=1e-8, atol=1e-8 * float(1 + true.abs().max()))
+
+    gradients = torch.autograd.grad(streams[-1] @ last, streams)
+    torch.testing.assert_close(gradients[-1], last)
+    through = sum(jacobian.T @ g for jacobian, g in zip(jacobians, gradients[1:], strict=True))
+    torch.testing.assert_close(gradients[0], last + through, rtol=1e-8, atol=1e-8 * float(1 + gradients[0].abs().max()))
