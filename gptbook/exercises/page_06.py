@@ -111,8 +111,8 @@ def layer_norm(layer_norm) -> str:
         raise Wrong(known)
     if _same(got[0], right[0]) and not torch.isfinite(got[2]).all():
         raise Wrong("a constant row gives NaN or infinity: the epsilon inside the root is there for it")
-    if _same(got[0], right[0]) and not _same(got[2], right[2]):
-        raise Wrong("right where the variance is near 1, wrong for rows of tiny variance: look at your epsilon")
+    if torch.allclose(got[0], right[0], rtol=0, atol=2e-2) and not _same(got[2], right[2]):
+        raise Wrong("nearly right where the variance is near 1, wrong where it is tiny: look at your epsilon")
     if _same(got[0], right[0]):
         raise Wrong("right for two axes and wrong for three: the mean is over the last axis, dim=-1, not dim=1")
     _, weight, bias = cases[0]

@@ -159,7 +159,7 @@ WRONG = {
         (lambda x, w, b: moments(x)[0] / (moments(x)[1] + 1e-5) * w + b, "square root is missing"),
         (lambda x, w, b: moments(x)[0] * (moments(x)[1] + 1e-5).sqrt() * w + b, "in place of dividing"),
         (lambda x, w, b: x * w + b, "not 0 and 1"),
-        (lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b, eps=1e-3), "not LayerNorm"),
+        (lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b, eps=1e-3), "look at your epsilon"),
         (lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b, eps=2e-5), "look at your epsilon"),
         (norm_in_place, "changes its input in place"),
         (norm_without_keepdim, "raised RuntimeError"),
@@ -169,7 +169,8 @@ WRONG = {
     ],
     "gelu": [
         (lambda x: F.gelu(x, approximate="tanh"), "the tanh approximation, which GPT-2 used"),
-        (lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))), "not the exact GELU"),
+        (lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+         "the tanh approximation, which GPT-2 used"),
         (lambda x: x * torch.sigmoid(1.702 * x), "sigmoid of 1.702 x"),
         (F.silu, "this is SiLU"),
         (lambda x: x.clamp(min=0), "this is ReLU"),
