@@ -111,7 +111,7 @@ def layer_norm(layer_norm) -> str:
         raise Wrong(known)
     if _same(got[0], right[0]) and not torch.isfinite(got[2]).all():
         raise Wrong("a constant row gives NaN or infinity: the epsilon inside the root is there for it")
-    if torch.allclose(got[0], right[0], rtol=0, atol=2e-2) and not _same(got[2], right[2]):
+    if torch.allclose(got[0], right[0], rtol=0, atol=5e-2) and not _same(got[2], right[2]):
         raise Wrong("nearly right where the variance is near 1, wrong where it is tiny: look at your epsilon")
     if _same(got[0], right[0]):
         raise Wrong("right for two axes and wrong for three: the mean is over the last axis, dim=-1, not dim=1")
