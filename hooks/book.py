@@ -32,6 +32,7 @@ log = logging.getLogger("mkdocs.hooks.book")  # below "mkdocs", so that --strict
 HERE = str(Path(__file__).parent)
 MODULES = (dependencies, execute, runs, prose, links, mathml, render)  # each after those that it imports
 TESTS = "tests/test_theorems.py"
+CODES_URI = "assets/codes.json"
 ANOTHER_TEXT = (
     "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
     "holds for that one alone is not asserted."
@@ -49,6 +50,7 @@ class Build:
         self.extra = config.extra
         self.exceptions = prose.Exceptions.read(self.root / "hooks" / "exceptions.toml")
         self.claims: dict[str, object] = {}
+        self.codes: dict[str, list[str]] = {}  # exercise -> the code that its passed check prints, and that code's mark
         self.notes: dict[str, list[str]] = {}  # claim -> what the reader must know of the data behind it
         self.problems: list[str] = []
         self.broken = False  # a page did not run: what others miss of it is no news
@@ -114,12 +116,16 @@ def on_files(files, config):
     if build.broken:
         build.settle()  # whatever else is wrong may follow from this
 
+    build.codes = dependencies.codes(build.root, dependencies.environment(build.root, build.cache))
     listed = _collect_claims(sources)
     _check_solutions(sources)
+    _check_codes(sources)
     _check_theorems(files)
     for file in sources:
         _write_notebook(file)
     files.append(File.generated(config, "claims.json", content=_claims_json(listed)))
+    marks = {exercise: mark for exercise, (_, mark) in build.codes.items()}
+    files.append(File.generated(config, CODES_URI, content=json.dumps(marks, indent=1) + "\n"))
     return files
 
 
@@ -153,6 +159,29 @@ def _collect_claims(sources) -> list[dict]:
             owner.setdefault(name, page)
             build.claims[name] = claim["value"]
             build.notes[name] = file.book_page.notes
+    return listed + _what_pages_take(sources)
+
+
+def _what_pages_take(sources) -> list[dict]:
+    """What the build measures about each page, as claims: `minutes_03` to read page 3, `seconds_03` that its code ran,
+    and the sums `minutes_all` and `seconds_all`.
+    """
+    measured, total = {}, {"minutes": 0, "seconds": 0.0}
+    for file in sources:
+        page = Path(file.src_uri).with_suffix("").as_posix()
+        number = re.match(r"\d+", Path(page).name)
+        for unit, value in (("minutes", _minutes(file.book_page)), ("seconds", file.book_page.seconds)):
+            total[unit] += value
+            if number:
+                measured[f"{unit}_{number[0]}"] = page, value
+    measured |= {f"{unit}_all": ("index", value) for unit, value in total.items()}
+    listed = []
+    for name, (page, value) in measured.items():
+        if name in build.claims:
+            build.problems.append(f"the claim {name!r} is the build's own: rename the one that a page records")
+        build.claims[name] = value
+        kind = "exact" if isinstance(value, int) else "statistical"
+        listed.append({"page": page, "name": name, "value": value, "expected": None, "tolerance": None, "kind": kind})
     return listed
 
 
@@ -183,6 +212,14 @@ def _check_solutions(sources) -> None:
             if failed or not verdicts:
                 what = f"fails its check {failed[0]!r}" if failed else "calls no check"
                 build.problems.append(f"{build.name(file)}: the solution that begins {_short(cell.source)!r} {what}")
+
+
+def _check_codes(sources) -> None:
+    for file in sources:
+        shown = json.dumps([cell.get("outputs", []) for cell in file.book_page.notebook.cells])
+        for exercise, (code, _) in build.codes.items():
+            if code in shown:
+                build.problems.append(f"{build.name(file)}: an output gives away the code of the exercise {exercise!r}")
 
 
 def _check_theorems(files) -> None:
@@ -267,12 +304,7 @@ def _words(words, file, escape: bool):
 
 def _what_it_takes(ran: execute.Page) -> str:
     """A line under the title: minutes to read, seconds to run; and what the reader must know of the page's data."""
-    cells = ran.notebook.cells
-    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    folded = {"hide-input", "solution"}
-    shown = [c for c in cells if c.cell_type == "code" and not folded & set(c.metadata.get("tags", []))]
-    lines = sum(bool(line.strip()) for cell in shown for line in cell.source.splitlines())
-    minutes = prose.reading_minutes(text, lines)
+    minutes = _minutes(ran)
     seconds = "less than a second" if ran.seconds < 0.95 else _count(round(ran.seconds), "second")
     parts = [
         f"{_count(minutes, 'minute')} to read. The code ran in {seconds} when this page was built.\n{{ .book-takes }}"
@@ -283,6 +315,16 @@ def _what_it_takes(ran: execute.Page) -> str:
         block = "\n".join(f"    {line}" for line in ran.problem.splitlines())
         parts.append(f'!!! failure "This page does not run"\n\n    ```text\n{block}\n    ```')
     return "\n\n".join(parts)
+
+
+def _minutes(ran: execute.Page) -> int:
+    """Minutes to read the page: its prose, and the code that is not folded away."""
+    cells = ran.notebook.cells
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    folded = {"hide-input", "solution"}
+    shown = [c for c in cells if c.cell_type == "code" and not folded & set(c.metadata.get("tags", []))]
+    lines = sum(bool(line.strip()) for cell in shown for line in cell.source.splitlines())
+    return prose.reading_minutes(text, lines)
 
 
 def _notes(notes) -> str:
@@ -319,6 +361,9 @@ def on_pre_page(page, config, files):
 
 
 def on_page_content(html, page, config, files):
+    for exercise in re.findall(r'\bdata-exercise="([^"]*)"', html):
+        if exercise not in build.codes and not build.broken:
+            build.problems.append(f"{build.name(page.file)}: no exercise is called {exercise!r}")
     try:
         return mathml.convert(html)
     except mathml.FormulaError as error:

@@ -73,6 +73,15 @@ for name in json.loads(sys.argv[1]):
 print(json.dumps(found))
 """
 
+_CODES = f"""
+import json
+
+from {PACKAGE} import exercises
+from {PACKAGE}.exercises import codes
+
+print(json.dumps({{name: [codes.code(name), codes.mark(codes.code(name))] for name in exercises.registry}}))
+"""
+
 
 @dataclass
 class World:
@@ -126,6 +135,15 @@ def corpora(names: list[str], root: Path, env: dict[str, str]) -> dict[str, str 
     command = [sys.executable, "-c", _LOAD_CORPORA, json.dumps(sorted(names))]
     done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, encoding="utf-8", check=False)
     if done.returncode:  # the package does not even import: the pages that use it will say so
+        return {}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def codes(root: Path, env: dict[str, str]) -> dict[str, list[str]]:
+    """Exercise -> the code that its passed check prints, and the mark by which the site knows that code."""
+    command = [sys.executable, "-c", _CODES]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, encoding="utf-8", check=False)
+    if done.returncode:  # as above; and a page that names an exercise will say that there is none
         return {}
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -177,6 +177,7 @@ class Runner:
         env = environment(self.root, self.cache) | ONE_THREAD
         # All texts were looked for before; and a reader's own settings of IPython are not the book's.
         env |= {"GPTBOOK_OFFLINE": "1", "IPYTHONDIR": str(own / "ipython")}
+        env |= {"GPTBOOK_HIDE_CODES": "1"}  # who opens a solution has not earned the code of its check
         await client.async_start_new_kernel(cwd=str(self.root), env=env)
         await client.async_start_new_kernel_client()
 

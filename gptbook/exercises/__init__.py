@@ -6,8 +6,10 @@ A page's checks are imported when one of them is asked for, so that page 1 needs
 import difflib
 import html
 import importlib
+import os
 from dataclasses import dataclass
 
+from gptbook.exercises import codes
 from gptbook.exercises.answers import Wrong, one_line, random_state_kept
 
 __all__ = ["MIME", "Verdict", "check", "registry"]
@@ -51,14 +53,27 @@ class Verdict:
     def __bool__(self):
         return self.passed
 
+    @property
+    def code(self) -> str:
+        """What ticks the exercise on the checklist of the home page; "" for an answer that did not pass."""
+        return codes.code(self.name) if self.passed else ""
+
+    @property
+    def _told(self) -> str:
+        """The code where somebody earned it; "" in the build, whose solutions would give it away."""
+        return "" if os.environ.get("GPTBOOK_HIDE_CODES") else self.code
+
     def __str__(self):
-        return f"{'✓' if self.passed else '✗'} {self.name}: {self.message}"
+        said = f"{'✓' if self.passed else '✗'} {self.name}: {self.message}"
+        return f"{said.removesuffix('.')}. Your code: {self._told}" if self._told else said
 
     __repr__ = __str__
 
     def _repr_html_(self):
         outcome, sign = ("passed", "✓") if self.passed else ("failed", "✗")
         name, message = html.escape(self.name), html.escape(self.message)
+        if self._told:
+            message = f"{message.removesuffix('.')}. Your code: <code>{self._told}</code>"
         return (
             f'<p class="verdict {outcome}"><span class="verdict-sign">{sign}</span> '
             f'<span class="verdict-name">{name}</span>: {message}</p>'
