@@ -25,6 +25,8 @@ import mkdocs.commands.build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
+from gptbook.exercises import codes
+
 ROOT = Path(__file__).parents[1]
 
 CONFIG = f"""
@@ -85,13 +87,21 @@ def main(names):
 """
 
 EXERCISES = """
+import os
+
+from gptbook.exercises import codes
+
+registry = {"sum": "page_02"}
+
+
 class Verdict:
     def __init__(self, passed):
         self.passed = passed
+        self.told = "" if os.environ.get("GPTBOOK_HIDE_CODES") else codes.code("sum")
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         record = {"name": "sum", "passed": self.passed}
-        return {"text/plain": f"passed: {self.passed}", "application/vnd.gptbook.verdict+json": record}
+        return {"text/plain": f"passed: {self.passed} {self.told}", "application/vnd.gptbook.verdict+json": record}
 
 
 def check(name, answer):
@@ -103,6 +113,9 @@ INDEX = """# Home
 See [the model](01_model.py#numbers) and [all claims](claims.json). The model has {{ width }} rows, and the
 share is {{ share:.1%}}. In code `3.14` and {{ big:,}}, in math $x = 1.5$, in a link [on 2015](02_plain.py): all fine.
 The sign said {{ quoted }}, in 1999.
+Reading takes {{ minutes_02 }} and {{ minutes_all }} minutes, running {{ seconds_all:.3f}} seconds.
+
+* Add. <span data-exercise="sum"></span>
 """
 
 MODEL_PAGE = '''# %% [markdown]
@@ -246,7 +259,7 @@ def first(tmp_path_factory):
         "gptbook/__init__.py": "",
         "gptbook/model.py": MODEL,
         "gptbook/recipes.py": RECIPES,
-        "gptbook/exercises.py": EXERCISES,
+        "gptbook/exercises/__init__.py": EXERCISES,
         "docs/index.md": INDEX,
         "docs/01_model.py": MODEL_PAGE,
         "docs/02_plain.py": PLAIN_PAGE,
@@ -259,8 +272,8 @@ def first(tmp_path_factory):
     for name, text in files.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
-    for module in ("claims.py", "corpora.py"):
-        shutil.copy(ROOT / "gptbook" / module, root / "gptbook")
+    for module in ("claims.py", "corpora.py", "exercises/codes.py"):
+        shutil.copy(ROOT / "gptbook" / module, root / "gptbook" / module)
     with pytest.MonkeyPatch.context() as patch:
         _alone(patch, root)
         return build(root)
@@ -322,6 +335,33 @@ def test_outputs_and_solutions_stand_on_the_page(first):
     assert ">3<" not in page, "the value of a drawing's last line is no output"
     assert '<details class="solution">' in first.html("02_plain")
     assert re.search(r"minutes? to read\. The code ran in .* when this page was built", page)
+
+
+def test_what_pages_take_can_be_quoted(first):
+    """If this fails, the list of pages cannot say how long each takes, or says something else than the page does."""
+    claims = {c["name"]: c for c in json.loads((first.root / "site" / "claims.json").read_text())["claims"]}
+    minutes = claims["minutes_02"]
+    assert minutes["page"] == "02_plain"
+    assert minutes["kind"] == "exact"
+    assert f"{minutes['value']} minute" in first.html("02_plain")
+    pages = ("01", "02", "03")
+    total = sum(claims[f"minutes_{page}"]["value"] for page in pages)
+    assert claims["minutes_all"]["value"] == total
+    assert claims["seconds_all"]["value"] == pytest.approx(sum(claims[f"seconds_{page}"]["value"] for page in pages))
+    assert claims["seconds_03"]["kind"] == "statistical"
+    assert (
+        f"takes {minutes['value']} and {total} minutes, running {claims['seconds_all']['value']:.25f} s"
+        in first.html("")
+    )
+
+
+def test_marks_of_codes_are_published_and_codes_are_not(first):
+    """If this fails, the checklist knows no code, or a solution gives the code of its check to everybody."""
+    marks = json.loads((first.root / "site" / "assets" / "codes.json").read_text(encoding="utf-8"))
+    assert marks == {"sum": codes.mark(codes.code("sum"))}
+    published = [path for path in (first.root / "site").rglob("*") if path.is_file()]
+    assert not [path for path in published if codes.code("sum").encode() in path.read_bytes()]
+    assert "passed: True" in first.html("02_plain")
 
 
 def test_substitute_text_is_announced(first):
@@ -458,6 +498,22 @@ def test_unsolved_solution_ends_the_build(book, old, new, message):
     assert message in built.log
 
 
+def test_a_code_in_an_output_ends_the_build(book):
+    """If this fails, a page may give away what a reader should earn."""
+    edit(book, "docs/02_plain.py", "def add", 'print("it is sum-" + exercises.codes.code("sum")[-4:])\n\n\ndef add')
+    built = build(book, strict=False)
+    assert not built.passed
+    assert "docs/02_plain.py: an output gives away the code of the exercise 'sum'" in built.log
+
+
+def test_a_claim_with_a_name_of_the_build_ends_the_build(book):
+    """If this fails, the list of pages may quote a page's number as its reading time."""
+    edit(book, "docs/02_plain.py", "def add", 'from gptbook.claims import claim\n\nclaim("minutes_01", 1)\n\n\ndef add')
+    built = build(book, strict=False)
+    assert not built.passed
+    assert "the claim 'minutes_01' is the build's own" in built.log
+
+
 def test_claim_on_two_pages_ends_the_build(book):
     """If this fails, prose may quote the other page's number."""
     edit(book, "docs/02_plain.py", "def add", 'from gptbook.claims import claim\n\nclaim("big", 1)\n\n\ndef add')
@@ -478,6 +534,7 @@ FAULTS = {
     "bare number in an alternative text": (PAGE, 'alt="A square', 'alt="A 128 square', "the bare number 128"),
     "bare thousands": (HOME, "# Home\n", "# Home\n\nOf 1,024.\n", f"{HOME}, line 3: the bare number 1,024"),
     "stale exception": (HOME, "in 1999", "long ago", "no page needs the exception 'in 1999'"),
+    "unknown exercise": (HOME, '"sum"', '"product"', f"{HOME}: no exercise is called 'product'"),
     "no alternative text": (PAGE, 'alt="A square of {{ width }} rows." ', "", f"{PAGE}: the cell that begins"),
     "broken link": (PAGE, "(index.md)", "(nowhere.md)", "'01_model.py' contains a link 'nowhere.md'"),
     "broken link in raw HTML": (HOME, "See ", '<a href="nowhere/">x</a> ', "index.html: nowhere/ leads nowhere"),

@@ -749,7 +749,7 @@ def test_verdict_shows_itself():
     good, bad = exercises.check("largest-width", 196), exercises.check("largest-width", "<b>")
     assert good
     assert not bad
-    assert str(good) == repr(good) == f"✓ largest-width: {good.message}"
+    assert str(good) == repr(good) == f"✓ largest-width: {good.message}. Your code: {good.code}"
     assert str(bad).startswith("✗ largest-width: ")
     assert 'class="verdict passed"' in good._repr_html_()
     assert 'class="verdict failed"' in bad._repr_html_()

@@ -7,9 +7,7 @@ these lines.  It is there so that a tick has a reason.
 import hashlib
 import re
 
-SIGNS = (
-    "34679ACDEFHJKMNPQRTWXY"  # no two that look alike: of 0 and O, 1 and I, 2 and Z, 5 and S, 8 and B, U and V, none
-)
+SIGNS = "34679ACDEFHJKMNPRTWXY"  # no two look alike: none of 0 O Q, 1 I L, 2 Z, 5 S, 8 B, U V
 LENGTH = 4
 
 
