@@ -37,7 +37,7 @@ function mark(text) {
 async function marks() {
   const answer = await fetch(new URL("codes.json", import.meta.url));
   if (!answer.ok) throw new Error(answer.statusText);
-  return Object.entries(await answer.json());
+  return Object.entries(await answer.json()).sort(([a], [b]) => b.length - a.length); // the longest name first
 }
 
 function element(name, properties = {}, ...children) {
@@ -48,6 +48,7 @@ function element(name, properties = {}, ...children) {
 
 function build(list) {
   list.dataset.ready = "";
+  list.querySelector("ul").setAttribute("role", "list"); // some readers' software drops a list without bullets
   const items = [...list.querySelectorAll("li[id]")];
   const boxes = items.map((item) => {
     const box = element("input", { type: "checkbox", id: `${item.id}-box` });
