@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gptbook.model import GPT, GPTConfig
+from gptbook.model import GPT, CausalSelfAttention, GPTConfig
 from gptbook.tokenizers import CharTokenizer
 from gptbook.verify import expected_parameters
 
@@ -192,3 +192,26 @@ def test_straight_path(N, C, size, seed):
     torch.testing.assert_close(gradients[-1], last)
     through = sum(jacobian.T @ g for jacobian, g in zip(jacobians, gradients[1:], strict=True))
     torch.testing.assert_close(gradients[0], last + through, rtol=1e-8, atol=1e-8 * float(1 + gradients[0].abs().max()))
+
+
+@pytest.mark.theorem("Heads add up")
+@settings(max_examples=50, deadline=None)
+@given(H=st.integers(1, 5), D=st.integers(1, 4), T=st.integers(1, 6), seed=st.integers(0, 2**31))
+def test_heads_add_up(H, D, T, seed):
+    """If this fails, the attention layer is not the sum of its heads, each through its own slice of the projection."""
+    torch.manual_seed(seed)
+    C = H * D
+    layer = CausalSelfAttention(GPTConfig(block_size=T, n_head=H, n_embd=C)).double().requires_grad_(False)
+    x = torch.randn(2, T, C, dtype=torch.float64)  # (B, T, C)
+    w_q, w_k, w_v = layer.c_attn.weight.split(C)  # (C, C) each
+    terms = []
+    for h in range(H):
+        rows = slice(h * D, (h + 1) * D)
+        # PyTorch's own attention is the oracle for a head, so that nothing of the layer's way to cut heads is used.
+        y = F.scaled_dot_product_attention(x @ w_q[rows].T, x @ w_k[rows].T, x @ w_v[rows].T, is_causal=True)
+        terms.append((y, layer.c_proj.weight[:, rows].T))  # (B, T, D) and (D, C)
+    added = sum(y @ w for y, w in terms) + layer.c_proj.bias
+    torch.testing.assert_close(layer(x), added, rtol=0, atol=1e-12)
+    if H > 1:  # each head through its neighbour's slice is another layer
+        swapped = sum(y @ terms[h - 1][1] for h, (y, _) in enumerate(terms)) + layer.c_proj.bias
+        assert (layer(x) - swapped).abs().max() > 1e-9
