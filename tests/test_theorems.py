@@ -215,3 +215,49 @@ def test_heads_add_up(H, D, T, seed):
     if H > 1:  # each head through its neighbour's slice is another layer
         swapped = sum(y @ terms[h - 1][1] for h, (y, _) in enumerate(terms)) + layer.c_proj.bias
         assert (layer(x) - swapped).abs().max() > 1e-9
+
+
+def unmasked(config, seed):
+    """A GPT of any weights in float64, without a mask and without positions."""
+    torch.manual_seed(seed)
+    model = GPT(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        model.wpe.weight.zero_()
+    for block in model.h:
+        block.attn.past.fill_(True)
+    return model
+
+
+@pytest.mark.theorem("Attention without a mask is permutation equivariant")
+@settings(max_examples=50, deadline=None)
+@given(config=configurations, data=st.data(), seed=st.integers(0, 2**31))
+def test_attention_without_a_mask_is_permutation_equivariant(config, data, seed):
+    """If this fails, something other than the mask and the positions tells the model the order of its tokens."""
+    model = unmasked(config, seed)
+    order = data.draw(st.permutations(range(config.block_size)))
+    P = torch.eye(config.block_size, dtype=torch.float64)[order]  # (T, T)
+    x = torch.randn(2, config.block_size, config.n_embd, dtype=torch.float64)  # (B, T, C)
+    idx = torch.randint(config.vocab_size, (2, config.block_size))  # (B, T)
+    with torch.no_grad():
+        for f in (model.h[0].attn, model.h[0], model.h):  # one layer, one block, the stack of all
+            one_after_another = torch.nn.Sequential(*f) if f is model.h else f
+            torch.testing.assert_close(one_after_another(P @ x), P @ one_after_another(x), rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(model(idx[:, order]), P @ model(idx), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("given_away_by", ["mask", "positions"])
+def test_the_mask_and_the_positions_each_end_the_equivariance(given_away_by):
+    """If this fails, the test above would also pass for a model that knows the order of its tokens."""
+    config = GPTConfig(vocab_size=9, block_size=6, n_layer=2, n_head=2, n_embd=8)
+    model = unmasked(config, 0)
+    if given_away_by == "mask":
+        for block in model.h:
+            block.attn.past.tril_()
+    else:
+        torch.nn.init.normal_(model.wpe.weight)
+    idx = torch.arange(6)[None]  # (B, T)
+    for order in ([1, 0, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [1, 2, 3, 4, 5, 0]):
+        with torch.no_grad():
+            assert (model(idx[:, order]) - model(idx)[:, order]).abs().max() > 1e-3
