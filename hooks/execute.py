@@ -29,6 +29,8 @@ KEPT = 4  # entries a page: going back to the last branch runs nothing
 CLAIM = "application/vnd.gptbook.claim+json"
 VERDICT = "application/vnd.gptbook.verdict+json"
 STARTUP = Path(__file__).with_name("startup.py")
+SHAPES = Path(__file__).with_name("shapes.py")
+REPORT = "import json, sys\nprint(json.dumps(sys.modules['_shapes'].ledger.report()))"  # at the end of a page
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r"Cell In\[(\d+)\], line (\d+)")
@@ -54,7 +56,7 @@ class Runner:
     def __init__(self, root: Path, cache: Path, workers: int = 2, timeout: float = 900, say=lambda line: None):
         self.root, self.cache, self.workers, self.timeout, self.say = root.resolve(), cache, workers, timeout, say
         self.fixed = [
-            FORMAT, sys.version, platform.machine(), versions(), FIXED, ONE_THREAD, STARTUP.read_text(encoding="utf-8"),
+            FORMAT, sys.version, platform.machine(), versions(), FIXED, ONE_THREAD, _startup(),
         ]  # fmt: skip
 
     def corpora(self, paths: list[Path]) -> set[str]:
@@ -128,9 +130,8 @@ class Runner:
 
     async def _execute(self, path: Path, notebook, world: World) -> Page:
         cells = [nbformat.v4.new_code_cell(c.source, metadata=c.metadata) for c in _code_cells(notebook)]
-        startup = nbformat.v4.new_code_cell(STARTUP.read_text(encoding="utf-8"))
-        probe = nbformat.v4.new_code_cell(PROBE)
-        work = nbformat.v4.new_notebook(cells=[startup, *cells, probe])
+        startup, probe, shapes = map(nbformat.v4.new_code_cell, (_startup(), PROBE, REPORT))
+        work = nbformat.v4.new_notebook(cells=[startup, *cells, probe, shapes])
         client = NotebookClient(work, kernel_name="python3", timeout=self.timeout, ipython_hist_file=":memory:")
         start, problem, at = time.perf_counter(), "", 0
         with tempfile.TemporaryDirectory(prefix="gptbook-") as own:
@@ -152,13 +153,18 @@ class Runner:
             "notes": [],
         }
         if not problem:
-            probed = json.loads(probe.outputs[-1].text)
+            probed = json.loads(_said(probe))
             entry |= {"notes": probed["notes"], "needs": needs(probed, world, self.root)}
+            wrong = json.loads(_said(shapes))
             unknown = [name for name in probed["runs"] if name not in world.runs]
             if unknown:
                 problem = (
                     f"{self._name(path)} uses the trained model {unknown[0]!r}, which the build did not make: "
                     f"add it to extra.runs in mkdocs.yml"
+                )
+            elif wrong:  # where the page itself caught the error, or never came to the comment
+                problem = "\n".join(
+                    self._at_line(path, notebook, cells, _cell(cells, count), line, what) for count, line, what in wrong
                 )
             else:
                 self._remember(path, notebook, entry)
@@ -188,7 +194,6 @@ class Runner:
         """One line, and the line of the page below it: what happened, and where."""
         if not 0 <= at < len(cells):
             return f"{self._name(path)}: its kernel does not work: {_last_line(str(error))}"
-        source = cells[at].source
         line, what = 1, ""
         if isinstance(error, CellTimeoutError):
             what = f"hangs: a cell took more than {self.timeout:g} seconds"
@@ -196,17 +201,33 @@ class Runner:
             what = f"{error.ename}: {_ANSI.sub('', str(error.evalue)).strip()}"
             shown = [o for o in cells[at].outputs if o.output_type == "error"]
             trace = _ANSI.sub("", "\n".join(shown[-1].traceback)) if shown else ""
-            # The kernel counts the start-up cell, and no empty ones.
-            here = 2 + sum(bool(cell.source.strip()) for cell in cells[:at])
-            frames = [int(number) for count, number in _FRAME.findall(trace) if int(count) == here]
-            line = frames[0] if frames else 1
+            frames = [(_cell(cells, int(count)), int(number)) for count, number in _FRAME.findall(trace)]
+            if error.ename == "WrongShape":  # the comment may stand in a function of an earlier cell
+                at, line = next((frame for frame in reversed(frames) if frame[0] is not None), (at, 1))
+            else:
+                line = next((number for cell, number in frames if cell == at), 1)
         else:
             what = "its kernel died (was it killed, or out of memory?)"
+        return self._at_line(path, notebook, cells, at, line, what)
+
+    def _at_line(self, path: Path, notebook, cells: list, at: int, line: int, what: str) -> str:
+        source = cells[at].source
         lines = source.splitlines() or [""]
         line = min(line, len(lines))
         where = first_line(path.read_text(encoding="utf-8"), source, notebook, at)
         place = f"{self._name(path)}, line {where + line - 1}" if where else f"{self._name(path)}, code cell {at + 1}"
         return f"{place}: {what}\n    {lines[line - 1].strip()}"
+
+
+def _startup() -> str:
+    """What a page's kernel runs first; the text of shapes.py goes in, so that it is the one that the key has seen."""
+    return f"{STARTUP.read_text(encoding='utf-8')}\n_hold_shapes({SHAPES.read_text(encoding='utf-8')!r})\n"
+
+
+def _cell(cells: list, count: int) -> int | None:
+    """The index of the cell that the kernel gave this number: it counts the start-up cell, and no empty ones."""
+    counted = [None, None, *(i for i, cell in enumerate(cells) if cell.source.strip())]
+    return counted[count] if count < len(counted) else None
 
 
 def first_line(text: str, source: str, notebook, at: int) -> int:
@@ -243,6 +264,11 @@ def _tidy(outputs: list) -> list:
         if output.output_type == "execute_result":
             output.execution_count = None
     return [output for output in outputs if output.output_type != "stream" or output.text]
+
+
+def _said(cell) -> str:
+    """The last line that a cell printed; what it wrote to stderr may come before or after."""
+    return _last_line("".join(output.text for output in cell.outputs if output.get("name") == "stdout"))
 
 
 def _last_line(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Runs in every page's kernel before the first cell: how tensors print, and figures as SVG that is the same each time.
+"""Runs in every page's kernel before the first cell: how tensors print, figures as SVG that is the same each time, and
+shape comments that are held against their tensors (shapes.py).
 
 A module is set up when the page imports it, so that a page which does not need it does not wait for it.
 """
@@ -6,6 +7,7 @@ A module is set up when the page imports it, so that a page which does not need 
 import importlib.abc
 import importlib.util
 import sys
+import types
 
 
 def _set_up_torch(torch):
@@ -43,3 +45,9 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, _AfterImport("torch", _set_up_torch))
 sys.meta_path.insert(0, _AfterImport("matplotlib.pyplot", _set_up_pyplot))
+
+
+def _hold_shapes(source):
+    module = sys.modules["_shapes"] = types.ModuleType("_shapes")
+    exec(compile(source, "shapes.py", "exec"), module.__dict__)
+    module.ledger = module.install(get_ipython())  # noqa: F821

@@ -520,6 +520,33 @@ def test_claim_on_two_pages_ends_the_build(book):
     assert "docs/02_plain.py: the claim 'big' is recorded on 01_model too" in built.log
 
 
+def test_wrong_shape_comments_end_the_build(book):
+    """If this fails, a page may say of a tensor what is not so, or say it where nobody ever looks."""
+    array = "import types\n\n\ndef array(*shape):\n    made = types.SimpleNamespace(shape=shape)\n    return made"
+    array += "  # (T, C)\n\n\n"
+    edit(book, "docs/01_model.py", 'claim("big"', f'{array}a = array(2, 3)  # (2, 4)\nclaim("big"')
+    edit(book, "docs/02_plain.py", "# %% tags", f"# %%\n{array}\n# %%\n\n# %%\narray(\n    1, 2, 3\n)\n\n# %% tags")
+    caught = "try:\n    b = array(2, 3)  # (T, T)\nexcept Exception:\n    pass"
+    silent = "def unused(x):\n    return x  # (T, C)\n\n\n"
+    edit(book, "docs/03_data.py", 'claim("letters", 3)', f'claim("letters", 3)\n{array}{silent}{caught}')
+    built = build(book, strict=False)
+    assert not built.passed
+
+    def at(page, line):
+        return f"docs/{page}, line {1 + (book / 'docs' / page).read_text().splitlines().index(line)}: "
+
+    say = "the comment says"
+    wrong = "a = array(2, 3)  # (2, 4)"
+    assert f"{at('01_model.py', wrong)}WrongShape: {say} (2, 4), and this is (2, 3): 3 stands where" in built.log
+    wrong = "    return made  # (T, C)"  # in a function of an earlier cell: the line of the comment, not of the call
+    assert f"{at('02_plain.py', wrong)}WrongShape: {say} (T, C), and this is (1, 2, 3): 3 axes, not 2" in built.log
+    wrong = "    b = array(2, 3)  # (T, T)"
+    assert f"{at('03_data.py', wrong)}{say} (T, T), and this is (2, 3): T is 2 since line" in built.log
+    wrong = "    return x  # (T, C)"
+    assert f"{at('03_data.py', wrong)}{say} (T, C), and its line never ran\n    return x  # (T, C)" in built.log
+    assert not list((book / ".cache" / "gptbook" / "outputs").glob("03_data-*.json"))[1:], "a wrong page is remembered"
+
+
 # What is wrong: (file, old, new, what the build says). None of these needs a page to run.
 HOME, PAGE = "docs/index.md", "docs/01_model.py"
 FAULTS = {

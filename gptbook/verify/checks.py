@@ -218,7 +218,7 @@ def shapes(subject: Subject) -> Result:
     for B, length in sorted({(1, 1), (2, 1), (1, T), (2, (T + 1) // 2), (3, T)}):
         idx = subject.tokens(B, length)
         try:
-            logits = subject.look(model, idx)  # (B, T, V)
+            logits = subject.look(model, idx)  # (B, length, V)
         except Exception as error:
             problem = f"B = {B}, T = {length}: {one_line(error)}"
             return _result(FAILED, problem, expected, _shape_cause(problem))

@@ -1,0 +1,455 @@
+"""Shape comments: read, woven into code, held against values; on the pages, and in the package's own modules.
+
+A case is a piece of code and what is wrong with it; an empty string says that nothing is.
+"""
+
+import ast
+import builtins
+import inspect
+import linecache
+import re
+import sys
+import textwrap
+import traceback
+import types
+from pathlib import Path
+
+import jupytext
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+import gptbook.verify  # noqa: F401 (before its modules are taken out of it)
+import shapes
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("[0-9][0-9]_*.py"))
+
+
+@pytest.fixture
+def ledger(monkeypatch):
+    """A ledger of its own, where woven code looks for it."""
+    made = shapes.Ledger()
+    monkeypatch.setattr(builtins, shapes.LEDGER, made, raising=False)
+    return made
+
+
+def run(ledger, code, variables=None, place="a cell"):
+    """Run a cell as a page does, each of its statements by itself: what its error says, or an empty string."""
+    code = textwrap.dedent(code)
+    variables = {"torch": torch, "x": torch.zeros(4, 2), **(variables or {})} if variables is None else variables
+    tree = ledger.weave(ast.parse(code), code, place)
+    try:
+        for statement in tree.body:
+            exec(compile(ast.Module([statement], []), str(place), "exec"), variables)
+    except shapes.WrongShape as error:
+        return str(error)
+    return ""
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("comment", "text", "items", "each", "before"),
+    [
+        ("# (B, T, C)", "(B, T, C)", [((), ("B", "T", "C"))], False, 0),
+        ("# (4, 8, 32)", "(4, 8, 32)", [((), (4, 8, 32))], False, 0),
+        ("# (N,)", "(N,)", [((), ("N",))], False, 0),
+        ("# ()", "()", [((), ())], False, 0),
+        ("# (0, 3)", "(0, 3)", [((), (0, 3))], False, 0),
+        ("# (..., C)", "(..., C)", [((), ("...", "C"))], False, 0),
+        ("# (B, one more)", "(B, one more)", [((), ("B", "any"))], False, 0),
+        ("# (T, D) each", "(T, D) each", [((), ("T", "D"))], True, 0),
+        ("# each (B, H, T, D)", "each (B, H, T, D)", [((), ("B", "H", "T", "D"))], True, 0),
+        ("# (T,) each: the questions and the answers", "(T,) each", [((), ("T",))], True, 0),
+        ("# (T, T): t - s, and 0 in the future", "(T, T)", [((), ("T", "T"))], False, 0),
+        ("# (B, H, T, T), rows sum to 1", "(B, H, T, T)", [((), ("B", "H", "T", "T"))], False, 0),
+        ("# (B, V); stable: ties keep their order", "(B, V)", [((), ("B", "V"))], False, 0),
+        ("# (T, C) of floats", "(T, C)", [((), ("T", "C"))], False, 0),
+        ("# (T, C): see (T, V) below", "(T, C)", [((), ("T", "C"))], False, 0),
+        ("# (B, T), (V,)", "(B, T), (V,)", [((), ("B", "T")), ((), ("V",))], False, 0),
+        ("# x (T, C), one row of text", "x (T, C)", [(("x",), ("T", "C"))], False, 0),
+        ("# x: (T, C)", "x: (T, C)", [(("x",), ("T", "C"))], False, 0),
+        ("# x, y (B, T)", "x, y (B, T)", [(("x", "y"), ("B", "T"))], False, 0),
+        ("# x (T, C), w (C, D)", "x (T, C), w (C, D)", [(("x",), ("T", "C")), (("w",), ("C", "D"))], False, 0),
+        ("# (T, T) @ (T, C) -> (T, C)", "(T, T) @ (T, C) -> (T, C)", [((), ("T", "C"))], False, 2),
+        ("# x (T, C) -> (T, D)", "x (T, C) -> (T, D)", [((), ("T", "D"))], False, 1),
+    ],
+)
+def test_every_form_is_read(comment, text, items, each, before):
+    """If this fails, the book writes comments of this form, and nobody holds them against anything."""
+    read = shapes.parse(comment)
+    assert read.text == text
+    assert [(item.names, item.entries) for item in read.items] == items
+    assert (read.each, len(read.before)) == (each, before)
+
+
+@pytest.mark.parametrize(
+    ("entry", "letters", "value"),
+    [
+        ("t+1", {"t": 3}, 4), ("T + 1", {"T": 3}, 4), ("4C", {"C": 3}, 12), ("3 C", {"C": 3}, 9),
+        ("T*H", {"T": 3, "H": 2}, 6), ("T·H", {"T": 3, "H": 2}, 6), ("C/H", {"C": 6, "H": 2}, 3),
+        ("N-T+1", {"N": 9, "T": 4}, 6), ("N − T", {"N": 9, "T": 4}, 5), ("1 + length", {"length": 4}, 5),
+    ],
+)  # fmt: skip
+def test_sums_and_products_are_computed(entry, letters, value):
+    """If this fails, (T, 4C) is held against another number than four times C."""
+    (_, expression) = shapes.parse(f"# (B, {entry})").items[0].entries
+    assert expression.value(letters.get) == value
+    assert expression.value({}.get) is None
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# mean over B * T questions", "# divided by C, not by C - 1", "# no shape at all", "# row 0 (the first)",
+        "# (as on page 1)", "# (see below, and above)", "# like randint(0, V)", "# noqa: F821", "#", "# (1) first",
+    ],
+)  # fmt: skip
+def test_other_comments_are_left_alone(comment):
+    """If this fails, authors cannot write ordinary comments."""
+    assert shapes.parse(comment) is None
+
+
+@pytest.mark.parametrize(
+    ("comment", "words"),
+    [
+        ("# (T)", "one axis is written (T,)"),
+        ("# (C+1)", "one axis is written (C+1,)"),
+        ("# the rows of (T, C)", "write the shape first"),
+        ("# (T, C) or (T, D)", "put a colon before the words"),
+        ("# (T, T) @ (T, C)", "Write it after ->"),
+        ("# (T, C?)", "use whole numbers, letters"),
+        ("# (B, T^2)", "use whole numbers, letters"),
+        ("# (..., T, ...)", "use whole numbers, letters"),
+        ("# x (T, C), (T, D)", "give all of its shapes a name, or none"),
+        ("# (T, C) -> (T, D) -> (T, V)", "one arrow"),
+    ],
+)
+def test_what_looks_like_a_shape_and_is_none_is_refused(comment, words):
+    """If this fails, a slip of the pen takes a comment out of the checks, and nobody hears of it."""
+    with pytest.raises(shapes.NotUnderstood, match="looks like a shape") as caught:
+        shapes.parse(comment)
+    assert words in str(caught.value)
+
+
+# Holding -------------------------------------------------------------------------------------------------------------
+
+CASES = {
+    # the forms, right and wrong
+    "numbers": ("x.T  # (2, 4)", ""),
+    "wrong number": ("x.T  # (4, 2)", "the comment says (4, 2), and this is (2, 4): 2 stands where the comment has 4"),
+    "axes": ("y = x[0]  # (T, C)", "the comment says (T, C), and this is (2,): 1 axes, not 2"),
+    "no axis": ("x.sum()  # ()", ""),
+    "wrong no axis": ("x.sum(dim=0)  # ()", "1 axes, not 0"),
+    "same letter twice": ("x @ x.T  # (T, T)", ""),
+    "same letter for two sizes": ("x  # (T, T)", "this is (4, 2): T is 4 since line 1"),
+    "letters in a cell": ("y = x  # (T, C)\nz = x.T  # (C, T)", ""),
+    "letters swapped": ("y = x  # (T, C)\nz = x.T  # (T, C)", "this is (2, 4): T is 4 since line 1"),
+    "dots": ("y = x[None, None]  # (..., T, C)\ny = x[0]  # (..., C)", ""),
+    "wrong dots": ("y = x  # (T, C)\ny = y.T[None]  # (..., C)", "C is 2 since line 1"),
+    "too few for dots": ("x[0]  # (..., T, C)", "too few axes"),
+    "an axis in words": ("x  # (T, one more)", ""),
+    "wrong axis beside words": ("x  # (3, one more)", "4 stands where the comment has 3"),
+    "a product": ("y = x  # (T, C)\nz = torch.zeros(4, 8)  # (T, 4C)", ""),
+    "a wrong product": ("y = x  # (T, C)\nz = torch.zeros(4, 6)  # (T, 4C)", "4C is 8 here"),
+    "a product that waits": ("z = torch.zeros(4, 8)  # (T, 4C)\ny = x  # (T, C)", ""),
+    "a product that waited in vain": (
+        "z = torch.zeros(4, 6)  # (T, 4C)\ny = x  # (T, C)", "then 4C is 8, and in line 1 it is 6",
+    ),
+    "widths": ("y = torch.zeros(3, 2, 4)  # (T, H, D)\nz = torch.zeros(3, 8)  # (T, C)", ""),
+    "wrong widths": (
+        "y = torch.zeros(3, 2, 4)  # (T, H, D)\nz = torch.zeros(3, 9)  # (T, C)", "C = 9 is not H * D = 2 * 4",
+    ),
+    "each": ("a, b = x.split(1, dim=1)  # (T, 1) each", ""),
+    "wrong each": ("a, b = x.split(1, dim=1)  # (T, 2) each", "value 1 is (4, 1)"),
+    "each of a generator": ("a, b = (x[i] for i in range(2))  # (C,) each", ""),
+    "each of a wrong generator": ("a, b = (x[: i + 1, 0] for i in range(2))  # (T,) each", "value 2 is (2,): T is 1"),
+    "each of a starred target": ("a, *rest = x  # (2,) each", ""),
+    "each of a list": ("parts = [x, x[1:]]  # (T, C) each", "value 2 is (3, 2)"),
+    "each of a dictionary": ("parts = {'a': x, 'b': x}  # (T, C) each", ""),
+    "each of nothing": ("parts = []  # (T, C) each", "the values are 0"),
+    "each of one": ("y = 3  # (T, C) each", "this is an int, which has no shape, not several values"),
+    "several targets": ("a, b = x, x  # (T, C)", ""),
+    "several wrong targets": ("a, b = x, x.T  # (T, C)", "value 2 is (2, 4)"),
+    "several without each": ("y = x, x  # (T, C)", "this is a tuple, which has no shape: say `each`"),
+    "one after the other": ("a, b = x, x[0]  # (T, C), (C,)", ""),
+    "wrong one after the other": ("a, b = x, x[:, 0]  # (T, C), (C,)", "value 2 is (4,): C is 2"),
+    "too many": ("a, b = x, x  # (T, C), (T, C), (T, C)", "the values are 2"),
+    "arrow": ("x @ x.T  # (T, C) @ (C, T) -> (T, T)", ""),
+    "wrong arrow": ("x @ x.T  # (T, C) @ (C, T) -> (T, C)", "C is 2"),
+    "wrong operand": ("w = torch.ones(4, 4)\nw @ x  # (T, C) @ (T, C) -> (T, C)", "this is (4, 2): C is 4"),
+    "operands of a function": ("torch.matmul(x.T, x)  # (T, C) @ (C, T) -> (C, C)", "C is 4"),
+    "three operands": ("x.T @ x @ x.T  # (C, T) @ (T, C) @ (C, T) -> (C, T)", ""),
+    "wrong operand of three": ("x.T @ x @ x.T  # (C, T) @ (T, T) @ (C, T) -> (C, T)", "T is 4"),
+    "no operator": ("torch.cat([x, x])  # (T, C) -> (2T, C)", ""),
+    # what they stand beside
+    "print": ("print(x)  # (4, 2)", ""),
+    "wrong print": ("print(x)  # (2, 4)", "this is (4, 2)"),
+    "append": ("heads = []\nheads.append(x)  # (T, T)", "this is (4, 2)"),
+    "subscript": ("y = torch.zeros(3, 2)\ny[1] = x[0]  # (C,)", ""),
+    "broadcast into a subscript": ("y = torch.zeros(3, 2)\ny[1] = 1.0  # (2,)", ""),
+    "wrong subscript": ("y = torch.zeros(3, 2)\ny[1] = x[0]  # (3,)", "this is (2,)"),
+    "attribute": ("import types\na = types.SimpleNamespace()\na.y = x  # (T, T)", "this is (4, 2)"),
+    "augmented": ("y = x.clone()\ny += 1  # (4, 2)", ""),
+    "wrong augmented": ("y = x.clone()\ny += 1  # (4, 4)", "this is (4, 2)"),
+    "annotated": ("y: object = x  # (4, 4)", "this is (4, 2)"),
+    "two targets": ("y = z = x  # (4, 4)", "this is (4, 2)"),
+    "walrus and call in a target": ("y = {}\ny[str(1)] = x  # (4, 4)", "this is (4, 2)"),
+    "a shape": ("x.shape  # (4, 2)", ""),
+    "a wrong shape": ("x.shape  # (2, 4)", "this is (4, 2)"),
+    "a number": ("y = 3.0  # (T, C)", "this is a float, which has no shape"),
+    "a list": ("y = [1, 2]  # (2,)", "this is a list, which has no shape"),
+    "nothing": ("y = None  # (2, 2)", "this is None"),
+    "many lines": ("y = torch.zeros(\n    4, 2\n)  # (4, 3)", "this is (4, 2)"),
+    "an argument": ("y = torch.cat((\n    x,  # (4, 2)\n    x + 1,  # (4, 2)\n))", ""),
+    "a wrong argument": ("y = torch.cat((\n    x,  # (4, 2)\n    x[:, :1],  # (4, 2)\n    x[:, :1]), dim=1)", "(4, 1)"),
+    "an operand in its line": ("y = (\n    x  # (4, 2)\n    @ x.T  # (4, 3)\n)", "this is (4, 4)"),
+    "for": ("for row in x:  # (C,)\n    pass", ""),
+    "wrong for": ("for row in x:  # (3,)\n    pass", "this is (2,)"),
+    "for each": ("for a, b in zip(x, x):  # (C,) each\n    pass", ""),
+    "wrong for each": ("for a, b in zip(x, x.T):  # (C,) each\n    pass", "value 2 is (4,)"),
+    "with": ("import contextlib\nwith contextlib.nullcontext(x) as y:  # (3, 2)\n    pass", "this is (4, 2)"),
+    "named": ("y, z = 3, x[0]  # z (C,)", ""),
+    "wrongly named": ("y, z = 3, x[0]  # z (C, C)", "z is (2,): 1 axes, not 2"),
+    "named attribute": ("y = 3  # x.T (4, 2)", "x.T is (2, 4)"),
+    "unknown name": ("y = 3  # z (C,)", "there is no variable z here"),
+    # functions
+    "parameter": ("def f(a, b):  # b (C,), a row\n    return b\nf(0, x[0])", ""),
+    "wrong parameter": ("def f(a, b):  # b (C,)\n    return b\nf(0, x)", "b is (4, 2): 2 axes, not 1"),
+    "the only parameter": ("class A:\n    def f(self, a):  # (C,)\n        return a\nA().f(x)", "this is (4, 2)"),
+    "parameter among others": ("def f(a, b):  # (C,)\n    return b\nf(0, x)", "the parameters are others"),
+    "unknown parameter": ("def f(a):  # b (C,)\n    return a", "there is no parameter b"),
+    "parameters": ("def f(a, b):  # a (T, C), b (C,)\n    return a @ b\nf(x, x[:, 0])", "b is (4,): C is 2"),
+    "parameters in their lines": (
+        "def f(\n    a,  # (T, C)\n    b=None,  # (C,)\n):\n    return a @ b\nf(x, x[:, 0])", "this is (4,): C is 2",
+    ),
+    "in and out": ("def f(a):  # (T, C) -> (T,)\n    return a[:, 0]\nf(x)", ""),
+    "in and wrongly out": ("def f(a):  # (T, C) -> (C,)\n    return a[:, 0]\nf(x)", "this is (4,): C is 2"),
+    "wrongly in and out": ("def f(a):  # a (T,) -> (C,)\n    return a[:, 0]\nf(x)", "a is (4, 2)"),
+    "returned": ("def f(a):\n    return a[0]  # (C,)\nf(x)", ""),
+    "wrongly returned": ("def f(a):\n    return a[0]  # (C, T)\nf(x)", "this is (2,)"),
+    "each returned": ("def f(a):\n    return a, a[1:]  # (T, C) each\nf(x)", "value 2 is (3, 2): T is 4"),
+    "named at a return": ("def f(a):\n    return 0  # a (C,)\nf(x)", "a is (4, 2)"),
+    "yielded": ("def f(a):\n    for row in a:\n        yield row  # (3,)\nlist(f(x))", "this is (2,)"),
+    "calls are apart": ("def f(a):\n    return a + 1  # (T, C)\nf(x), f(x.T)", ""),
+    "calls within calls": (
+        "def f(a, n):\n    y = a  # (T, C)\n    if n:\n        f(a.T, n - 1)\n    return y  # (T, C)\nf(x, 2)", "",
+    ),
+    "a local number": ("def f(a):\n    T, C = a.shape\n    return a  # (T, C)\nf(x)", ""),
+    "another local number": ("def f(a):\n    C, T = a.shape\n    return a  # (T, C)\nf(x)", "T is 2 here"),
+    "a parameter that is a number": ("def f(T):\n    return torch.zeros(T, T)  # (T, T)\nf(3)", ""),
+    "a wrong parameter, a number": ("def f(T):\n    return torch.zeros(T, T + 1)  # (T, T)\nf(3)", "T is 3 here"),
+    "a sum of a local number": ("def f(t):\n    return x[: t + 1]  # (t+1, C)\nf(2)", ""),
+    "a wrong sum of a local number": ("def f(t):\n    return x[:t]  # (t+1, C)\nf(2)", "t+1 is 3 here"),
+    "a number further out": ("T = 9\ndef f(a):\n    return a  # (T, C)\nf(x)", ""),
+    "a function within a function": (
+        "def f(a):\n    T = 9\n    def g(b):\n        return b  # (T, C)\n    return g(a)  # (T, C)\nf(x)",
+        "T is 9 here",
+    ),
+    # cells and loops
+    "a number of this cell": ("T = 4\ny = x  # (T, C)", ""),
+    "a wrong number of this cell": ("T = 3\ny = x  # (T, C)", "T is 3 here"),
+    "a number of this cell, set below": ("y = x  # (T, C)\nT = 3", ""),
+    "a loop over sizes": ("for n in (1, 2, 3):\n    y = x[:n]  # (T, C)\n    z = y.T  # (C, T)", ""),
+    "a loop over sizes, wrong": ("for n in (1, 2, 3):\n    y = x[:n]  # (T, C)\n    z = y  # (C, T)", "C is 2"),
+    "a loop within a size": ("y = x  # (T, C)\nfor n in (4, 3):\n    z = x[:n]  # (T, C)", "T is 4 since line 1"),
+    "behind a loop": ("for n in (1, 2):\n    y = x[:n]  # (T, C)\nz = x  # (T, C)", ""),
+    "a loop over a letter": ("for t in range(4):\n    y = x[: t + 1]  # (t+1, C)", ""),
+    "a loop over a letter, wrong": ("for t in range(4):\n    y = x[:t]  # (t+1, C)", "t+1 is 1 here"),
+    # no place for it
+    "alone": ("# (T, C)\ny = x", "it has a line of its own"),
+    "alone at the end": ("y = x\n# (T, C)", "it has a line of its own"),
+    "an if": ("if len(x) > 2:  # (T, C)\n    pass", "nothing in its line has a value"),
+    "an else": ("if len(x) < 2:\n    pass\nelse:  # (T, C)\n    pass", "nothing in its line has a value"),
+    "an assertion": ("assert x.sum() == 0  # (T, C)", "nothing in its line has a value"),
+    "an open bracket": ("y = torch.zeros(  # (T, C)\n    3\n)", "nothing that has a value ends in its line"),
+    "nothing returned": ("def f(a):  # (T, C) -> (T,)\n    pass", "nothing is returned"),
+    "not understood": ("y = x  # (T)", "one axis is written (T,)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_comments_are_held(ledger, case):
+    """If this fails, a wrong comment of this form stands in the book, or a right one ends the build."""
+    code, wrong = CASES[case]
+    said = run(ledger, code)
+    assert (wrong in said) if wrong else said == ""
+    assert len(ledger.report()) == bool(wrong) or "never ran" in str(ledger.report())
+    assert "\n" not in said
+
+
+def test_a_number_of_an_earlier_cell_is_not_forced_on_a_later_one(ledger):
+    """If this fails, a page cannot show four tokens in one cell and eight in the next."""
+    variables = {"torch": torch}
+    assert run(ledger, "T = 4\nx = torch.zeros(T, 2)  # (T, C)", variables) == ""
+    assert run(ledger, "X = torch.zeros(3, 8, 2)  # (B, T, C)", variables) == ""
+    assert run(ledger, "T = 8\nX = torch.zeros(3, 9, 2)  # (B, T, C)", variables) != ""
+
+
+def test_a_comment_whose_line_never_runs_is_reported(ledger):
+    """If this fails, comments in functions that nobody calls, and in branches that nobody takes, are never held."""
+    code = "def f(a):\n    return a  # (T, C)\n\nif False:\n    y = x  # (T, C)\nz = x  # (T, C)"
+    assert run(ledger, code, place=3) == ""
+    never = "the comment says (T, C), and its line never ran"
+    assert ledger.report() == [(3, 2, never), (3, 5, never)]
+
+
+def test_an_error_that_the_page_catches_is_reported(ledger):
+    """If this fails, a wrong comment in a solution, or where an error is shown on purpose, passes."""
+    assert run(ledger, "try:\n    y = x  # (T, T)\nexcept Exception:\n    y = None") == ""
+    ((place, line, what),) = ledger.report()
+    assert (place, line) == ("a cell", 2)
+    assert "this is (4, 2)" in what
+
+
+# What must not change ------------------------------------------------------------------------------------------------
+
+PLAIN = '''\
+def f(
+    a,  # a row
+    b=2,
+):
+    """What it does."""
+    for i in range(b):  # b times
+        a = a + i  # (T, C)
+    return torch.stack(
+        [a, a]
+    )  # (2, T, C)
+
+
+def g(a):  # (T, C)
+    """Fails in its third line."""
+    y = f(a)  # (2, T, C)
+    return y / nothing  # (2, T, C)
+
+
+print(f(x).shape)
+f(x)  # (2, T, C)
+'''
+
+
+def test_outputs_sources_and_docstrings_are_unchanged(capsys):
+    """If this fails, a page shows other outputs, or another source, than its code says."""
+    shell = InteractiveShell(user_ns={"torch": torch, "x": torch.zeros(4, 2)})
+    before = shell.run_cell(PLAIN)
+    printed = capsys.readouterr().out
+    try:
+        ledger = shapes.install(shell)
+        names = set(shell.user_ns)
+        after = shell.run_cell(PLAIN, store_history=True)
+        assert capsys.readouterr().out.replace("Out[1]:", "Out[0]:") == printed
+        assert torch.equal(after.result, before.result)
+        assert len(ledger.sites) == 6
+        assert [site.seen for site in ledger.sites].count(False) == 3, "those of g"
+        assert inspect.getsource(shell.user_ns["f"]) == PLAIN[: PLAIN.index("\n\n\ndef g")] + "\n"
+        assert shell.user_ns["f"].__doc__ == "What it does."
+        assert {n for n in shell.user_ns if n.startswith(".")} == set()
+        assert [name for name in set(shell.user_ns) - names if not name.startswith("_")] == []
+        assert shell.run_cell("y = x  # (4, 2)").result is None
+        failed = shell.run_cell("g(x)")
+        assert isinstance(failed.error_in_exec, NameError)
+        lines = [frame.lineno for frame in traceback.extract_tb(failed.error_in_exec.__traceback__)]
+        assert lines[-2:] == [1, 1 + PLAIN.splitlines().index("    return y / nothing  # (2, T, C)")]
+        wrong = shell.run_cell("y = 3\nz = torch.zeros(\n    2,\n)  # (3,)")
+        frames = traceback.extract_tb(wrong.error_in_exec.__traceback__)
+        assert [frame.lineno for frame in frames if frame.name == "<module>"] == [4]
+    finally:
+        builtins.__dict__.pop(shapes.LEDGER, None)
+
+
+def test_code_without_shape_comments_stays_as_it_is(ledger):
+    """If this fails, every loop of the book pays for comments that it does not have."""
+    code = "for i in range(3):  # three times\n    y = [i]  # a list\n"
+    assert ast.dump(ledger.weave(ast.parse(code), code, 1), include_attributes=True) == ast.dump(
+        ast.parse(code), include_attributes=True
+    )
+
+
+def test_a_fault_of_the_weaver_is_no_pardon(monkeypatch):
+    """If this fails, a mistake in shapes.py turns all checks off, and the build passes."""
+    shell = InteractiveShell(user_ns={})
+    try:
+        ledger = shapes.install(shell)
+        monkeypatch.setattr(ledger, "weave", lambda *_: 1 / 0)
+        assert shell.run_cell("y = 3").success
+        assert "ZeroDivisionError" in str(ledger.report())
+    finally:
+        builtins.__dict__.pop(shapes.LEDGER, None)
+
+
+# The book and the package --------------------------------------------------------------------------------------------
+
+
+def cells(page: Path) -> list[str]:
+    notebook = jupytext.reads(page.read_text(encoding="utf-8"), fmt="py:percent")
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_shape_comment_of_a_page_has_its_place(page, ledger):
+    """If this fails, a comment on this page looks like a shape, and the build would refuse it."""
+    for number, cell in enumerate(cells(page)):
+        ledger.weave(ast.parse(cell), cell, number)
+    assert [site.problem for site in ledger.sites if site.problem] == []
+    looks = re.compile(r"#.*\((?:\.\.\.|\w+(?:[ *·+−-]*\w+)?), ?(?:[A-Za-z0-9]+[,)])")
+    found = [c[0] for cell in cells(page) for c in shapes.comments(cell) if looks.search(c[0])]
+    lines = {site.comment for site in ledger.sites}
+    assert [comment for comment in found if not any(text in comment for text in lines)] == []
+    if "import torch" in page.read_text(encoding="utf-8"):
+        assert ledger.sites, "tensors, and not a single shape"
+
+
+def load(ledger, monkeypatch, name: str):
+    """A module of the package, with its shape comments held, in the place of the plain one."""
+    path = ROOT / "gptbook" / f"{name.replace('.', '/')}.py"
+    module = types.ModuleType(f"gptbook.{name}")
+    module.__file__, module.__package__ = str(path), f"gptbook.{name}".rpartition(".")[0]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    source = path.read_text(encoding="utf-8")
+    exec(compile(ledger.weave(ast.parse(source), source, name), path, "exec"), module.__dict__)
+    linecache.checkcache(str(path))
+    return module
+
+
+def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
+    """If this fails, the shape comments that pages show with the package's source are wrong."""
+    from dataclasses import asdict
+
+    model, data, sampling = (load(ledger, monkeypatch, name) for name in ("model", "data", "sampling"))
+    trainer, checks, measure = (
+        load(ledger, monkeypatch, name) for name in ("trainer", "verify.checks", "verify.measure")
+    )
+    random = torch.Generator().manual_seed(0)
+    gpt = model.GPT(model.GPTConfig(**asdict(tiny_config)))
+    tokens = torch.randint(tiny_config.vocab_size, (100,), generator=random)
+    x, y = data.get_batch(tokens, 8, 3, random)
+    assert gpt(x).shape == (*y.shape, tiny_config.vocab_size)
+    sampling.generate(gpt, x[:, :5], 6, top_k=4, generator=random)
+    sampling.next_token(gpt(x)[:, -1], temperature=0)
+    trainer.train(gpt, tokens, tokens, trainer.TrainConfig(steps=2, batch_size=3, random_batches=2))
+    measure.leak_matrix(gpt, x[:1])
+    report = checks.check_model(gpt, vocab_size=tiny_config.vocab_size, block_size=8, expect=gpt.config)
+    assert report.passed, str(report)
+    gpt.wpe.weight.data.zero_()
+    gpt.wpe.weight.requires_grad_(False)
+    for block in gpt.h:
+        block.attn.past.fill_(True)
+    report = checks.check_model(gpt, vocab_size=tiny_config.vocab_size, block_size=8)
+    assert {"causal", "position-sensitive"} <= set(report.failed), str(report)
+    assert len(ledger.sites) > 25
+    assert ledger.report() == []
+
+
+def test_a_wrong_comment_in_the_package_is_seen(ledger, monkeypatch, tiny_config):
+    """If this fails, the test above cannot fail."""
+    source = (ROOT / "gptbook" / "model.py").read_text(encoding="utf-8")
+    assert source.count("# (B, T, 4C)") == 1
+    source = source.replace("# (B, T, 4C)", "# (B, T, 3C)")
+    module = types.ModuleType("wrong")
+    monkeypatch.setitem(sys.modules, "wrong", module)
+    exec(compile(ledger.weave(ast.parse(source), source, "wrong"), "wrong", "exec"), module.__dict__)
+    gpt = module.GPT(module.GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=12))
+    with pytest.raises(shapes.WrongShape, match="3C is 36, and in line"):
+        gpt(torch.zeros(2, 5, dtype=torch.int64))
