@@ -9,16 +9,17 @@ line of the comment: an error leads there, and all other lines, outputs and sour
 What a comment can say, with anything after a colon, a semicolon, a comma or a blank for the reader alone:
 
     # (B, T, C)                     whole numbers, letters, sums and products (t+1, 4C, T*H), one `...`; () has no axis
-    # (T, D) each                   of each part of a tuple, list or dictionary; or: # each (T, D)
+    # (T, D) each                   of all in a tuple, list (of lists) or dictionary; or: # each (T, D)
     # (B, T), (V,)                  one after the other; one shape alone is that of each where there are several targets
     # x (T, C)                      of the variable x; on a def line, of that parameter; x, y (T, C): of both
     # (T, T) @ (T, C) -> (T, C)     the last one counts; the operands are held too where the code has the operator
     # (T, C) -> (T, D)              on a def line: of its only parameter, and of all that it returns
 
 What it stands beside: the value of a statement, and of `print`, `append` and `register_buffer` the argument; on a line
-inside of a longer statement, the expression or the parameter that ends there; on the line of a `for` or `with`, what
-it names.  Where a line has no such thing, where the comment has a line of its own, or where it looks like a shape and
-cannot be read, the page fails: no comment is passed over.  One whose line never runs is reported by `report`.
+inside of a longer statement, behind an opening bracket the same, else the expression or the parameter that ends there
+(a name is its label); on the line of a `for` or `with`, what it names.  Targets that begin with _ do not count.  Where
+a line has no such thing, where the comment has a line of its own, or where it looks like a shape and cannot be read,
+the page fails: no comment is passed over.  Nor is one whose line never runs.
 
 How letters are read: in one call of a function, or one run of a cell's top level, a letter is bound where it is first
 met, and stays the same; in a loop, for one turn.  A whole number in a local variable of that name is what the letter
@@ -112,7 +113,8 @@ def parse(comment: str) -> Comment | None:
             break
         position = join.end()
     rest = text[position:]
-    if rest[:1] not in tuple(":;,.") and any(_entries(group[1]) is not None for group in _GROUP.finditer(rest)):
+    elsewhere = (group[1] for group in _GROUP.finditer(rest) if re.search("[A-Z]", group[1]))
+    if rest[:1] not in tuple(":;,.") and any(_entries(inside) is not None for inside in elsewhere):
         how = "put a colon before the words" if items else "write the shape first, the words after it"
         raise NotUnderstood(f"the comment {text!r} looks like a shape: {how}")
     if not items:
@@ -284,7 +286,7 @@ class Ledger:
         values = list(value.values()) if isinstance(value, dict) else value
         if isinstance(values, Iterator) or not hasattr(values, "__iter__"):
             self._fault(site, f"the comment says {site.comment}, and this is {_kind(value)}, not several values")
-        values = list(values)
+        values = list(_leaves(values)) if site.each else list(values)
         items = site.items * len(values) if site.each and len(site.items) == 1 else site.items
         if len(items) != len(values) or not values:
             self._fault(site, f"the comment says {site.comment}, and the values are {len(values)}")
@@ -352,6 +354,15 @@ class Ledger:
         return _Weaver(self, tree, source, place).woven()
 
 
+def _leaves(values) -> Iterator:
+    """What is in lists of lists."""
+    for value in values:
+        if isinstance(value, list | tuple) and not hasattr(value, "numel"):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
 def _kind(value) -> str:
     if value is None:
         return "None"
@@ -367,16 +378,15 @@ def _text(shape: tuple) -> str:
 
 
 def comments(source: str) -> Iterator[tuple]:
-    """(text, line, (line, byte) where the token before it ends, whether that is a colon) of each comment."""
+    """(text, line, (line, byte) where what stands before it ends, its last token) of each comment."""
     lines, previous, before = source.split("\n"), None, None
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            end = colon = None
+            end = None
             if before and before.end[0] == token.start[0]:
-                colon = before.string == ":"
                 last = previous if before.string == "," else before
                 end = (last.end[0], len(lines[last.end[0] - 1][: last.end[1]].encode()))
-            yield token.string, token.start[0], end, colon
+            yield token.string, token.start[0], end, before and before.string
         elif token.string.strip():
             previous, before = before, token
 
@@ -391,10 +401,10 @@ class _Weaver(ast.NodeTransformer):
         self.around: dict[ast.AST, tuple[list, list, list]] = {}  # statement -> before, after, first in its body
         self.loops = {node: self._number_loop() for node in self.statements if isinstance(node, _LOOPS)}
         found = list(comments(source))
-        for text, line, end, colon in found:
+        for text, line, end, last in found:
             try:
                 comment = parse(text)
-                if comment and (problem := self._attach(comment, line, end, colon)):
+                if comment and (problem := self._attach(comment, line, end, last)):
                     problem = f"the comment says {comment.text}, and {problem}"
             except NotUnderstood as error:
                 comment, problem = Comment(text.lstrip("# "), ()), str(error)
@@ -434,7 +444,7 @@ class _Weaver(ast.NodeTransformer):
 
     # Where a comment belongs
 
-    def _attach(self, comment: Comment, line: int, end, colon) -> str | None:
+    def _attach(self, comment: Comment, line: int, end, last) -> str | None:
         """Hold this comment where it stands; else the reason why that cannot be."""
         if end is None:
             return "it has a line of its own: put it at the end of the line that it is about"
@@ -443,9 +453,9 @@ class _Weaver(ast.NodeTransformer):
         if owner is None:
             return nothing
         if isinstance(owner, _FUNCTIONS):
-            return self._attach_to_def(owner, comment, line, end, colon)
+            return self._attach_to_def(owner, comment, line, end, last)
         if hasattr(owner, "body"):
-            if not colon:
+            if last != ":":
                 return self._attach_inside(owner, comment, line, end)
             if comment.items[0].names:
                 return self._named(owner, 2, comment, line)
@@ -455,7 +465,7 @@ class _Weaver(ast.NodeTransformer):
             if not names:
                 return nothing
             return self._after(owner, 2, names[0] if len(names) == 1 else _tuple(names), comment, line)
-        if line < owner.end_lineno:
+        if line < owner.end_lineno and last not in ("(", "[", "{"):
             return self._attach_inside(owner, comment, line, end)
         if comment.items[0].names:
             leaves = isinstance(owner, ast.Return | ast.Raise | ast.Break | ast.Continue)
@@ -496,18 +506,16 @@ class _Weaver(ast.NodeTransformer):
         ]
         if not ends:
             return "nothing that has a value ends in its line"
-        if comment.items[0].names:
-            return "inside of a statement a variable may not be set yet: put it at the end"
         return self._wrap(min(ends, key=lambda node: (node.lineno, node.col_offset)), comment, line)
 
-    def _attach_to_def(self, owner, comment: Comment, line: int, end, colon) -> str | None:
+    def _attach_to_def(self, owner, comment: Comment, line: int, end, last) -> str | None:
         a = owner.args
         parameters = [*a.posonlyargs, *a.args, *a.kwonlyargs]
-        if not colon:  # def f(\n  x,  # (T, C)
+        if last != ":":  # def f(\n  x,  # (T, C)
             defaults = [None] * (len(a.posonlyargs + a.args) - len(a.defaults)) + [*a.defaults, *a.kw_defaults]
             for parameter, default in zip(parameters, defaults, strict=True):
-                last = default or parameter
-                if (last.end_lineno, last.end_col_offset) == end and not comment.items[0].names:
+                at = default or parameter
+                if (at.end_lineno, at.end_col_offset) == end and not comment.items[0].names:
                     return self._after(owner, 2, ast.Name(parameter.arg), comment, line)
             return "no parameter ends in its line"
         names = [p.arg for p in parameters if p.arg not in ("self", "cls")]
@@ -540,7 +548,8 @@ class _Weaver(ast.NodeTransformer):
 
     def _wrap(self, value, comment: Comment, line: int) -> None:
         self._operands(value, comment, line)
-        self.wraps.setdefault(value, []).append(self._site(value, line, comment, comment.items))
+        items = [Item(item.text, item.entries) for item in comment.items]  # inside of a statement names are labels
+        self.wraps.setdefault(value, []).append(self._site(value, line, comment, items))
 
     def _operands(self, value, comment: Comment, line: int) -> None:
         wanted, kind = comment.before, _OPERATORS.get(comment.operator)
@@ -558,8 +567,10 @@ class _Weaver(ast.NodeTransformer):
 
     def _after(self, owner, where: int, target, comment: Comment, line: int) -> None:
         """Hold what is in the target: 0 before the statement, 1 behind it, 2 first in its body."""
+        if isinstance(target, ast.Tuple | ast.List):
+            target = _tuple(e for e in target.elts if not (isinstance(e, ast.Name) and e.id.startswith("_")))
         number = self._site(owner, line, comment, comment.items, inner=where == 2)
-        self.ledger.sites[number].each |= isinstance(target, ast.Tuple | ast.List) and len(comment.items) == 1
+        self.ledger.sites[number].each |= isinstance(target, ast.Tuple) and len(comment.items) == 1
         value = _loaded(target, line)
         self._beside(owner)[where].append(self._see(number, line, value, owner if where == 2 else self.above[owner]))
 

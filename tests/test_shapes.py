@@ -105,6 +105,7 @@ def test_sums_and_products_are_computed(entry, letters, value):
     [
         "# mean over B * T questions", "# divided by C, not by C - 1", "# no shape at all", "# row 0 (the first)",
         "# (as on page 1)", "# (see below, and above)", "# like randint(0, V)", "# noqa: F821", "#", "# (1) first",
+        "# both orthogonal to (1, 1, 1)", "# a uniform number of (0, 1)",
     ],
 )  # fmt: skip
 def test_other_comments_are_left_alone(comment):
@@ -169,9 +170,13 @@ CASES = {
     "each of a starred target": ("a, *rest = x  # (2,) each", ""),
     "each of a list": ("parts = [x, x[1:]]  # (T, C) each", "value 2 is (3, 2)"),
     "each of a dictionary": ("parts = {'a': x, 'b': x}  # (T, C) each", ""),
+    "each of a list of lists": ("parts = [[x, x], (x,)]  # (T, C) each", ""),
+    "each of a wrong list of lists": ("parts = [[x, x], (x.T,)]  # (T, C) each", "value 3 is (2, 4)"),
     "each of nothing": ("parts = []  # (T, C) each", "the values are 0"),
     "each of one": ("y = 3  # (T, C) each", "this is an int, which has no shape, not several values"),
     "several targets": ("a, b = x, x  # (T, C)", ""),
+    "a target that nobody wants": ("a, _ = x, None  # (T, C)", ""),
+    "a wrong one beside it": ("_, a = None, x  # (C, C)", "value 1 is (4, 2)"),
     "several wrong targets": ("a, b = x, x.T  # (T, C)", "value 2 is (2, 4)"),
     "several without each": ("y = x, x  # (T, C)", "this is a tuple, which has no shape: say `each`"),
     "one after the other": ("a, b = x, x[0]  # (T, C), (C,)", ""),
@@ -203,8 +208,11 @@ CASES = {
     "a list": ("y = [1, 2]  # (2,)", "this is a list, which has no shape"),
     "nothing": ("y = None  # (2, 2)", "this is None"),
     "many lines": ("y = torch.zeros(\n    4, 2\n)  # (4, 3)", "this is (4, 2)"),
+    "an opening bracket": ("y = [  # (T, C) each\n    x,\n    x,\n]", ""),
+    "a wrong opening bracket": ("y = torch.zeros(  # (4, 3)\n    4,\n    2,\n)", "this is (4, 2)"),
     "an argument": ("y = torch.cat((\n    x,  # (4, 2)\n    x + 1,  # (4, 2)\n))", ""),
     "a wrong argument": ("y = torch.cat((\n    x,  # (4, 2)\n    x[:, :1],  # (4, 2)\n    x[:, :1]), dim=1)", "(4, 1)"),
+    "an argument with a label": ("y = torch.cat((\n    x,  # first (4, 2)\n    x[1:],  # second (4, 2)\n))", "(3, 2)"),
     "an operand in its line": ("y = (\n    x  # (4, 2)\n    @ x.T  # (4, 3)\n)", "this is (4, 4)"),
     "for": ("for row in x:  # (C,)\n    pass", ""),
     "wrong for": ("for row in x:  # (3,)\n    pass", "this is (2,)"),
@@ -264,7 +272,7 @@ CASES = {
     "an if": ("if len(x) > 2:  # (T, C)\n    pass", "nothing in its line has a value"),
     "an else": ("if len(x) < 2:\n    pass\nelse:  # (T, C)\n    pass", "nothing in its line has a value"),
     "an assertion": ("assert x.sum() == 0  # (T, C)", "nothing in its line has a value"),
-    "an open bracket": ("y = torch.zeros(  # (T, C)\n    3\n)", "nothing that has a value ends in its line"),
+    "an operator": ("y = (\n    x +  # (T, C)\n    x\n)", "nothing that has a value ends in its line"),
     "nothing returned": ("def f(a):  # (T, C) -> (T,)\n    pass", "nothing is returned"),
     "not understood": ("y = x  # (T)", "one axis is written (T,)"),
 }  # fmt: skip
