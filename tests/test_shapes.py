@@ -401,7 +401,7 @@ def test_every_shape_comment_of_a_page_has_its_place(page, ledger):
     for number, cell in enumerate(cells(page)):
         ledger.weave(ast.parse(cell), cell, number)
     assert [site.problem for site in ledger.sites if site.problem] == []
-    looks = re.compile(r"#.*\((?:\.\.\.|\w+(?:[ *·+−-]*\w+)?), ?(?:[A-Za-z0-9]+[,)])")
+    looks = re.compile(r"^# (?:each )?\([\w.+*-]+,[ \w.+*,-]*\)|[^\w]\((?:[A-Z]|\d+), ?[A-Z][,)]")
     found = [c[0] for cell in cells(page) for c in shapes.comments(cell) if looks.search(c[0])]
     lines = {site.comment for site in ledger.sites}
     assert [comment for comment in found if not any(text in comment for text in lines)] == []
