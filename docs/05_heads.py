@@ -76,8 +76,10 @@ from gptbook import display
 
 fig, axes = display.figure(5.2, 2.7, columns=2)
 for h, (w_q, w_k, _) in enumerate((head_0, head_1)):
-    # Values that are the unit matrix give the weights back.
-    weights = attention(x @ w_q.T, x @ w_k.T, torch.eye(4))  # (T, T)
+    # Where only token s has the value 1, the outputs are column s of the weights.
+    q, k = x @ w_q.T, x @ w_k.T  # (T, D) each
+    single = torch.eye(4)[:, :, None]  # (T, T, D)
+    weights = torch.cat([attention(q, k, v) for v in single], dim=-1)  # (T, T)
     display.heatmap(axes[h], weights, numbers=True, title=f"head {h}", high=1.0)
 axes[0].set_ylabel("row t: who looks")
 
@@ -148,7 +150,7 @@ b_proj = 0.1 * torch.randn(C)  # (C,)
 
 
 def by_list(x, heads, w_proj, b_proj):
-    outputs = [head(x, *weights) for weights in heads]  # one (B, T, D) for each
+    outputs = [head(x, *weights) for weights in heads]  # (B, T, D) each
     y = torch.cat(outputs, dim=-1)  # (B, T, C)
     return y @ w_proj.T + b_proj  # (B, T, C)
 
@@ -534,7 +536,7 @@ same cut that sorts the $3C$ numbers of a token also sorts the $3C$ rows of the 
 def heads_of(layer):
     C = layer.c_attn.in_features
     w = layer.c_attn.weight.view(3, layer.n_head, -1, C)  # (3, H, D, C)
-    return [tuple(w[:, h]) for h in range(layer.n_head)]  # three (D, C) for each
+    return [tuple(w[:, h]) for h in range(layer.n_head)]  # (D, C) each
 
 
 fresh = CausalSelfAttention(GPTConfig(block_size=T, n_head=H, n_embd=C))

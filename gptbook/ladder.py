@@ -34,9 +34,9 @@ def ngram_loss(train, validation, vocab_size, n) -> float:
         raise ValueError(f"{vocab_size} symbols to the power {n} are too many to number: choose a smaller n")
     grams, counts = _grams(train, vocab_size, n).unique(return_counts=True)
     contexts, totals = (_grams(train, vocab_size, n) // vocab_size).unique(return_counts=True)
-    asked = _grams(validation, vocab_size, n)  # (M,)
-    seen = _look_up(grams, counts, asked)  # (M,)
-    of = _look_up(contexts, totals, asked // vocab_size)  # (M,)
+    asked = _grams(validation, vocab_size, n)  # (N-n+1,)
+    seen = _look_up(grams, counts, asked)  # (N-n+1,)
+    of = _look_up(contexts, totals, asked // vocab_size)  # (N-n+1,)
     return -((seen + 1.0) / (of + vocab_size)).log().mean().item()
 
 
