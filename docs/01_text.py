@@ -98,6 +98,7 @@ ax.bar(
 )
 ax.set_xticks(range(len(common)), display.characters([symbol for symbol, _ in common]))
 ax.tick_params(axis="x", length=0)
+ax.set_yticks([0, 0.05, 0.10, 0.15])
 ax.yaxis.set_major_formatter("{x:.0%}")
 ax.set_ylabel("share of the text")
 
@@ -273,7 +274,8 @@ r"""
 ## Your turn
 
 Each exercise has a self-check. In a notebook, the last line of a cell shows its answer. In a script, print it:
-`print(exercises.check("round-trip", make))`.
+`print(exercises.check("round-trip", make))`. When your answer passes, the check's answer ends with a code. On [the first page](index.md#your-checklist) some
+of these codes tick an item of the checklist.
 
 ### 1. There and back
 

@@ -117,7 +117,7 @@ for name, tensor in (("x", x), ("q, k, v", q), ("weights", weights), ("out", out
 
 # %% [markdown]
 r"""
-Eight lines, and each has its shape at the end. One of them is new: the scores are divided by $\sqrt{D}$. The next section says why.
+Nine lines, and each has its shape at the end. One of them is new: the scores are divided by $\sqrt{D}$. The next section says why.
 
 The weights of the first row of text show what page 3 could not have: rows that are *not* uniform.
 """
@@ -132,7 +132,7 @@ print(f"a plain mean would give  {1 / T} to each")
 r"""
 ## Why divide by the root of D
 
-Suppose that the numbers in $q$ and $k$ are independent, with mean 0 and variance 1. How large is their dot product? Each of the $D$ products has mean 0 and variance 1. Variances of independent numbers add. So the dot
+Suppose that the numbers in $q$ and $k$ are independent, with mean 0 and variance 1. Before training this is nearly so: the matrices above were divided by $\sqrt{C}$ to that end. Training may change it. How large is their dot product? Each of the $D$ products has mean 0 and variance 1. Variances of independent numbers add. So the dot
 product has variance $D$, and its typical size is $\sqrt{D}$.
 
 !!! theorem "The variance of a dot product"
@@ -144,13 +144,13 @@ product has variance $D$, and its typical size is $\sqrt{D}$.
 
 ??? proof "Proof"
 
-    For one product, independence gives $\mathbb{E}[q_i k_i] = \mathbb{E}[q_i]\, \mathbb{E}[k_i] = 0$ and
-    $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2]\, \mathbb{E}[k_i^2] = 1$, so its variance is 1.
+    Write $\mathbb{E}$ for the mean over chance. For one product, independence gives $\mathbb{E}[q_i k_i] = \mathbb{E}[q_i]\, \mathbb{E}[k_i] = 0$ and
+    $\mathbb{E}[q_i^2 k_i^2] = \mathbb{E}[q_i^2]\, \mathbb{E}[k_i^2] = 1$, so its variance is 1. Means add, so $q \cdot k$ has mean 0.
 
-    Two different products have covariance $\mathbb{E}[q_i k_i q_j k_j] - 0 = \mathbb{E}[q_i]\, \mathbb{E}[k_i]\, \mathbb{E}[q_j]\, \mathbb{E}[k_j] = 0$. Hence the variance of the
+    Variances add for numbers that are unrelated on average. Two different products have $\mathbb{E}[q_i k_i q_j k_j] = \mathbb{E}[q_i]\, \mathbb{E}[k_i]\, \mathbb{E}[q_j]\, \mathbb{E}[k_j] = 0$. Hence the variance of the
     sum is the sum of the $D$ variances, which is $D$. Dividing by $\sqrt{D}$ divides the variance by $D$. $\blacksquare$
 
-Measure it, for widths from 4 upwards.
+Measure it.
 """
 
 # %%
@@ -174,7 +174,7 @@ display.table(rows, header=("D", "variance of q · k", "after dividing by √D")
 
 # %% [markdown]
 r"""
-So what, one may ask: softmax turns any scores into weights. But it does not treat large ones kindly. Multiply all scores by a growing number, and the largest takes everything.
+Why does the size matter? Softmax turns any scores into weights. But it does not treat large ones kindly. Multiply all scores by a growing number, and the largest takes everything.
 """
 
 # %%
@@ -194,7 +194,7 @@ width, with and without the scale. Measure the largest weight of each row, and h
 
 # %%
 def spread(width, scale, tokens=64):
-    """The mean largest weight of a row, and the mean size of the softmax's slopes, over random queries and keys."""
+    """The largest weight of a row and the sum of its slopes, on average over rows."""
     generator = torch.Generator().manual_seed(1)
     q, k = torch.randn(2, 100, tokens, width, generator=generator)  # (B, T, D) each
     w = F.softmax(q @ k.transpose(-2, -1) * scale, dim=-1)  # (B, T, T)
@@ -212,10 +212,15 @@ claim("scaled_slope", scaled[-1][1], expected=(0.8, 1.0), kind="tolerance")
 claim("spread_width", widths[-1])
 print("largest weight, no scale:", [round(m[0], 2) for m in plain])
 print("largest weight, scaled:  ", [round(m[0], 2) for m in scaled])
+print("sum of slopes, no scale: ", [round(m[1], 2) for m in plain])
+print("sum of slopes, scaled:   ", [round(m[1], 2) for m in scaled])
 
-# %% tags=["hide-input"] alt="Two panels over the width of the head, from 1 to {{ spread_width }}. Without the scale the largest weight of a row climbs from about a tenth towards one, and the slope of the softmax falls towards zero. With the scale both stay level." caption="Rows of 64 tokens, random queries and keys. Left: the largest weight of a row. Right: how much the weights still react to the scores."
+# %% tags=["hide-input"] alt="Two panels over the width of the head, from 1 to {{ spread_width }}. Without the scale the largest weight of a row climbs from about a tenth towards one, and the sum of the slopes of a row falls towards zero. With the scale both stay level." caption="Rows of 64 tokens, random queries and keys. Left: the largest weight of a row. Right: how much the weights still react to the scores, as the sum of the slopes of a row."
 fig, axes = display.figure(5.2, 2.6, columns=2)
-for ax, column, label in ((axes[0], 0, "largest weight"), (axes[1], 1, "slope")):
+for ax, column, label in (
+    (axes[0], 0, "largest weight"),
+    (axes[1], 1, "sum of a row's slopes"),
+):
     ax.plot(
         widths,
         [m[column] for m in plain],
@@ -239,14 +244,14 @@ axes[0].legend(fontsize=8)
 
 # %% [markdown]
 r"""
-At a width of {{ spread_width }} and without the scale, the largest of the 64 weights holds {{ unscaled_largest:.0%}} of the sum, and the slope has shrunk to {{ unscaled_slope:.2f}}. With the scale these are {{ scaled_largest:.0%}} and
-{{ scaled_slope:.2f}}, whatever the width. The formula with $\sqrt{D}$ is from Vaswani et al., "Attention Is All You Need", under "Scaled Dot-Product Attention".
+At a width of {{ spread_width }} and without the scale, the largest of the 64 weights holds {{ unscaled_largest:.0%}} of the sum, and the slopes of a row add up to {{ unscaled_slope:.2f}}. With the scale these are {{ scaled_largest:.0%}} and
+{{ scaled_slope:.2f}}, and hardly depend on the width. The formula with $\sqrt{D}$ is from Vaswani et al., "Attention Is All You Need", under "Scaled Dot-Product Attention".
 
-The root is that of $D$, the width of the *head*. It is not the width $C$ of the token. Dividing by $\sqrt{C}$ runs as well, and makes all rows a little too flat. Nothing but a comparison shows it.
+The root is that of $D$, the width of the *head*. It is not the width $C$ of the token. Dividing by $\sqrt{C}$ runs as well. Where $C$ is larger than $D$, it makes all rows too flat. Shapes are right and the future stays hidden, so only a comparison shows it.
 
 ## The same, from PyTorch
 
-PyTorch has this computation as one function. It shares no code with ours, so it is a good witness.
+PyTorch has this computation as one function. Other people wrote it, so it is a good witness.
 """
 
 
@@ -271,8 +276,8 @@ too_flat = F.scaled_dot_product_attention(
 )
 wrong = (out - too_flat).abs().max()
 claim("attention_wrong_scale", wrong, expected=(1e-2, None), kind="tolerance")
-print(f"ours against PyTorch's      {difference:.0e}")
-print(f"and with the width C by mistake {wrong:.2f}")
+print(f"ours against PyTorch's    {difference:.0e}")
+print(f"divided by √C by mistake  {wrong:.2f}")
 
 # %% [markdown]
 r"""
@@ -331,8 +336,8 @@ All outputs before token {{ head_changed_token }} are the same to the last bit. 
 
 ## The leak matrix
 
-One change tests one token. Change each in turn, and write down how much each output moves. The **leak matrix** $D_{i,j}$ holds the largest change of output $i$ when input $j$ changes. The letter is the usual one for a difference, and it is not the width of
-a head.
+One change tests one token. Change each in turn, and write down how much each output moves. The **leak matrix** $D_{i,j}$ holds the largest change among the numbers of output $i$ when token $j$ gets one random push. ($D$ stands for difference here, and not for the width of
+a head.)
 """
 
 
@@ -391,7 +396,7 @@ r"""
 The third head is an instructive mistake. Its mask is there, and the weights above the diagonal are zero. But it comes *after* the softmax. By then the future has taken its share of every row's sum, so each weight of the past knows something about what comes later. The rows do not even sum to one any more.
 Masking before the softmax removes the future from the sum as well.
 
-The package has this as `verify.leak_matrix`. It takes any model that maps token ids to logits, and changes the tokens themselves. Here it is on a whole GPT.
+The package has this as `verify.leak_matrix`. It takes any model that maps token ids to logits, and changes the tokens themselves. The loop at its end is the one above. What comes before it guards against models that it cannot use. Here it is on a whole GPT.
 """
 
 # %%
