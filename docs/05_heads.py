@@ -2,7 +2,7 @@
 r"""
 # Many heads
 
-Several heads let one token take different things from different places, they cost no more than one, and a single packed
+Several heads let one token take different things from different places, they need no more parameters and no more multiplications than one, and a single packed
 matrix product computes them all.
 
 A head makes one row of weights for each token. [Page 4](04_head.py) built it. This page puts several of them side by side,
@@ -503,8 +503,8 @@ have seen which one. The assertion in the cell says what a merge must be: the he
 
 ## The same thing in the package
 
-You have now met every line of the attention layer of our GPT, apart from two calls for dropout.
-That sets random numbers to zero during training, and is off in this book's small models.
+You have now met every line of the attention layer of our GPT, apart from `self.past`, which is the lower triangle of page 3, made once and kept with the layer, and two calls for dropout.
+That sets numbers to zero at random during training, and is off in this book's small models.
 """
 
 # %%
@@ -693,6 +693,6 @@ r"""
 ## What this page left out
 
 What heads learn to look for is for a later page, when there is a trained model to look into. And attention
-only moves numbers between tokens: apart from the softmax, everything here is a weighted sum. The part that works on each token alone, and what
+only moves numbers between tokens: once its weights are known, everything here is a weighted sum. The part that works on each token alone, and what
 holds the parts together, is [the block](06_block.py).
 """

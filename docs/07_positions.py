@@ -104,14 +104,14 @@ reordered in the same way, and in no other.
     same.
 
     *One head.* By this, queries, keys and values of $PX$ are $PQ$, $PK$ and $PV$. The scores are
-    $(PQ)(PK)^\top = P\,(QK^\top) P^\top$, since transposing a product turns its order round: the old scores with rows and
+    $(PQ)(PK)^{\mathsf T} = P\,(QK^{\mathsf T}) P^{\mathsf T}$, since transposing a product turns its order round: the old scores with rows and
     columns reordered. The scale changes nothing in this. Softmax looks at one row at a time. A row holds its old numbers in
     another order, so it has the same sum below the fraction, and each number keeps its weight. With $W$ for the weights of
-    $X$, the weights of $PX$ are $P W P^\top$.
+    $X$, the weights of $PX$ are $P W P^{\mathsf T}$.
 
-    Each row and each column of $P$ holds a single 1, so $P^\top P$ is the identity. The output of the head is
+    Each row and each column of $P$ holds a single 1, so $P^{\mathsf T} P$ is the identity. The output of the head is
 
-    $$ (P W P^\top)(P V) = P W (P^\top P) V = P\,(W V) . $$
+    $$ (P W P^{\mathsf T})(P V) = P W (P^{\mathsf T} P) V = P\,(W V) . $$
 
     *Many heads.* Putting heads side by side does not touch the order of rows, and the projection treats rows alone.
 
@@ -138,6 +138,7 @@ def make(masked=True, positions=True, **shape):
     return model
 
 
+# PyTorch's own start, not the smaller one of page 8: what the layers write then shows.
 small = {"n_head": 2, "n_embd": 16, "scale_residual": False}
 random = torch.Generator().manual_seed(1)
 X = torch.randn(1, 8, 16, dtype=torch.float64, generator=random)  # (B, T, C)
@@ -314,7 +315,7 @@ builds it.
 
 ## The same thing in the package
 
-It is the second line of the forward pass.
+Two lines of the forward pass do it: one counts the places, the next adds the rows.
 """
 
 # %%
@@ -341,7 +342,7 @@ model.wte.weight.shape, model.wpe.weight.shape
 
 # %% [markdown]
 r"""
-Equal to the last bit. The same $(T, C)$ rows are added to each row of the batch.
+Equal to the last bit. The same $T$ position vectors are added to each row of the batch.
 
 A table has an end. There is no row for place 64, so this model cannot read a text of 65 tokens. It says so.
 """
@@ -353,7 +354,7 @@ model(torch.zeros(1, 65, dtype=torch.long))
 r"""
 That is the price of the plain way. Each row is learned on its own: what the model finds out about place 5 tells it nothing
 about place 6. Other ways compute the place instead: [sines and cosines](https://arxiv.org/abs/1706.03762) that are added, or
-[rotations](https://arxiv.org/abs/2104.09864) of queries and keys. A later page has the second.
+[rotations](https://arxiv.org/abs/2104.09864) of queries and keys. The second belongs to newer models, and to a page that is still to be written.
 
 ## A task where order is everything
 
@@ -448,7 +449,7 @@ the time.
 What did the first model learn? Its single head shows it.
 """
 
-# %% tags=["hide-input"] alt="A sixteen by sixteen grid of attention weights of the model with positions. From row 3 on, each row is dark in one cell, the one three columns left of the diagonal, so that the dark cells form a straight line parallel to the diagonal. The first three rows are spread out." caption="The weights of the head that learned to look three back, on one row of the test. From row 3 on, nearly all weight of row $t$ lies on column $t - 3$."
+# %% tags=["hide-input"] alt="A sixteen by sixteen grid of attention weights of the model with positions. From row 3 on, each row is dark in one cell, the one three columns left of the diagonal, so that the dark cells form a straight line parallel to the diagonal. The first three rows have no token three back: they look at themselves or are spread out." caption="The weights of the head that learned to look three back, on one row of the test. From row 3 on, nearly all weight of row $t$ lies on column $t - 3$."
 caught = []
 dropout = learned["with"].h[0].attn.attn_dropout  # the weights pass through it
 hook = dropout.register_forward_hook(lambda module, given, out: caught.append(out))
@@ -473,7 +474,7 @@ r"""
 On average {{ order_three_back:.0%}} of the weight lies three back. Nobody told it how: it made position vectors and a head that
 fit together.
 
-## With none, what happens to samples?
+## What happens to samples without positions
 
 Real text is kinder than that task. Many guesses about the next letter need no more than the last letter and the heap before it.
 So take two small GPTs with two layers and train both on Shakespeare, from the same seed and on the same batches. One keeps a
@@ -483,7 +484,8 @@ position table of zeros. What do you expect of the loss, and of the text?
 # %%
 from gptbook import data, recipes, sampling
 
-trained = recipes.trained("step-5")  # page 9 makes this model: it comes in below
+# Page 9 trains this model. Where it is not kept yet, this line takes minutes, once.
+trained = recipes.trained("step-5", show=True)
 tokenizer = trained.tokenizer
 tokens = torch.tensor(tokenizer.encode(trained.corpus.text))  # (N,)
 train, validation = data.split(tokens)
@@ -570,7 +572,7 @@ print(f"a vector and its own start, mean cosine     {kept:.3f}")
 print(f"what training added, places at most 8 apart {near:+.2f}")
 print(f"what training added, 48 or more apart       {far:+.2f}")
 
-# %% tags=["hide-input"] alt="Two grids of cosines between the 64 position vectors. Left, of the vectors themselves: a dark diagonal on an even, pale ground. Right, of what training added to them: an uneven pattern, mostly darker where two places are near each other, mostly pale in the two corners where they are far apart." caption="Cosines between places. Left, the vectors of the trained model: nearly all pairs stand at right angles. Right, what training added to them: near places mostly moved in like directions, far ones in opposite ones."
+# %% tags=["hide-input"] alt="Two grids of cosines between the 64 position vectors. Left, of the vectors themselves: a strong diagonal on an even ground near zero. Right, of what training added to them: two blocks along the diagonal, the earlier and the later half of the window, in which the cosines are mostly positive, and mostly negative ones between the two." caption="Cosines between places, blue above zero and red below. Left, the vectors of the trained model: nearly all pairs stand at right angles. Right, what training added to them: near places mostly moved in like directions, far ones in opposite ones."
 fig, axes = display.figure(5.2, 2.9, columns=2)
 for ax, matrix, title in zip(
     axes,
@@ -593,7 +595,7 @@ the cosine of a vector with its own start is still {{ order_kept:.3f}}. The rest
 given. What little was added does have a shape: on average, places near each other were moved alike, with a mean cosine of
 {{ order_added_near:.2f}}, and far ones apart, with {{ order_added_far:.2f}}.
 
-Does the model use them? Give every place the vector of some other place, and measure the loss at each place of the window. Or
+Does the model use them? Give the places each other's vectors, and measure the loss at each place of the window. Or
 set all to zero.
 """
 
@@ -627,7 +629,7 @@ claim("order_place_late", by_place["as trained"][-32:].mean(), kind="statistical
 for name in by_place:
     print(f"{name:10}  mean loss {mean[name]:.2f} nats")
 
-# %% tags=["hide-input"] alt="Three curves of loss over the place in the window. As trained, the loss falls steeply over the first few places and then stays low and level. With shuffled and with zero position vectors it is far higher, and after the first few places it rises." caption="Loss by place, on a part of the validation text. The trained model gains from more context. With shuffled or zero positions, more context soon makes it worse."
+# %% tags=["hide-input"] alt="Three curves of loss over the place in the window. As trained, the loss falls steeply over the first few places and then stays low and level. With zero position vectors it falls for a few places and then climbs. With shuffled ones it jumps up within a few places and stays high." caption="Loss by place, on a part of the validation text. The trained model gains from more context. With zero positions the loss falls for a few places and then climbs. With shuffled ones it jumps up at once and stays there."
 fig, ax = display.figure(5.2, 2.7)
 styles = ((display.BLUE, "-"), (display.RED, "--"), (display.ORANGE, ":"))
 for (name, losses_there), (colour, style) in zip(by_place.items(), styles, strict=True):
@@ -732,7 +734,7 @@ r"""
 together they are the identity matrix, so the queries of all places are $W_q$ itself and the keys are $W_k$. Write
 `previous(T)`, which returns two matrices `Wq` and `Wk` of shape $(T, T)$, such that
 
-$$ \operatorname{softmax}\bigl(\operatorname{mask}(W_q W_k^\top / \sqrt{T})\bigr), $$
+$$ \operatorname{softmax}\bigl(\operatorname{mask}(W_q W_k^{\mathsf T} / \sqrt{T})\bigr), $$
 
 with the causal mask, gives every place from 1 on a weight of at least $0.99$ for the place before it. All entries must be
 finite. It must work for any $T$ from 2 to 64. (Other widths $D$ than $T$ are welcome too: then the scores are divided by

@@ -80,7 +80,7 @@ display.source(Block.forward)
 
 # %% [markdown]
 r"""
-Attention is [one head](04_head.py) after [the other](05_heads.py), packed into one matrix product.
+Attention is several [heads](04_head.py) [side by side](05_heads.py), packed into one matrix product. `self.past` is the lower triangle of [page 3](03_averaging.py), made once and kept with the layer.
 """
 
 # %%
@@ -91,7 +91,8 @@ r"""
 ## Four tokens, all the way
 
 Before the real size, a model that fits on paper. The vocabulary has four symbols, the stream two channels. The token embeddings are the four tokens that we have carried since [page 3](03_averaging.py). There is one block with two
-heads of size 1. Most of its weights are zero, and the rest are chosen so that every number can be checked by hand.
+heads of width 1. Half of its weights are zero. The first layer of the MLP keeps its random start, and has no effect, because the second is zero. The others are chosen so that you can check every number by hand. The text
+that it reads is its four symbols in order: 0, 1, 2, 3.
 
 * Both heads have zero queries and keys, so both take the running mean. Each takes the mean of its own channel, and the projection passes the result on.
 * The MLP adds nothing.
@@ -112,27 +113,32 @@ with torch.no_grad():
     mlp.c_proj.weight.zero_()
     mlp.c_proj.bias.zero_()
     paper.lm_head.weight.copy_(torch.tensor([[1, 0], [0, 1], [1, 1], [2, 0]]))
-    logits = paper(torch.arange(4)[None])  # (B, T, V)
+    text4 = torch.arange(4)[None]  # (B, T)
+    normed = paper.h[0].ln_1(paper.wte(text4))  # (B, T, C)
+    means = paper.h[0].attn(normed)  # (B, T, C)
+    logits = paper(text4)  # (B, T, V)
 
-stages = verify.shape_table(paper, torch.arange(4)[None])
-print("stages:", ", ".join(stage.name for stage in stages))
-normed = torch.tensor([[1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, -1.0]])  # (T, C)
-means = torch.stack([normed[: t + 1].mean(0) for t in range(4)])  # (T, C)
-print("after the norm  ", normed.tolist())
-print("running means   ", means.tolist())
-print("logits          ", logits[0].round().int().tolist())
+for name, rows in (
+    ("after the norm", normed),
+    ("running means", means),
+    ("logits", logits),
+):
+    print(name)
+    for row in rows[0]:
+        print("  ", [round(number, 2) for number in row.tolist()])
 
 # %% [markdown]
 r"""
 Follow the last token, $(6, 2)$. The norm makes $(1, -1)$ of it, as of every row whose first number is the larger. The heads average the four normed rows: $(\frac{1}{2}, -\frac{1}{2})$. The stream is now
-$(6\frac{1}{2}, 1\frac{1}{2})$. The last norm makes $(1, -1)$ of that again, and the unembedding gives the logits 1, −1, 0, 2. So symbol 3 is the most likely to come next.
+$(6.5, 1.5)$. The last norm makes $(1, -1)$ of that again, and the unembedding gives the logits 1, −1, 0, 2. So symbol 3 is the most likely to come next.
 
-How sure is the model? Softmax over 1, −1, 0, 2 says.
+How sure is the model of that? Softmax over 1, −1, 0, 2 says: it gives symbol 3 a probability of {{ paper_chance:.0%}}. The model has {{ paper_parameters }} parameters, and the formula below will say so too.
 """
 
 # %%
-by_pencil = torch.tensor([[1, -1, 0, 2], [1, -1, 0, 2], [-1, 1, 0, -2], [1, -1, 0, 2]])
-torch.testing.assert_close(logits[0], by_pencil.float(), rtol=0, atol=1e-4)
+up, down = [1.0, -1.0, 0.0, 2.0], [-1.0, 1.0, 0.0, -2.0]
+by_pencil = torch.tensor([up, up, down, up])  # (T, V)
+torch.testing.assert_close(logits[0], by_pencil, rtol=0, atol=1e-4)
 chance = F.softmax(logits[0, -1], dim=0)  # (V,)
 claim("paper_chance", chance[3], expected=0.6439, tolerance=1e-3, kind="tolerance")
 paper_parameters = claim(
@@ -345,7 +351,7 @@ models. It also leaves out the embeddings, which are small here and large in mod
     and do not change their number. $\blacksquare$
 
 The same code makes the other models of this book. `step-5` is the model above. `lets-build` is the small one that page 9 trains.
-`under-the-hood` is for a later page, and `gpt2` is the smallest GPT-2. The last three differ from the formula, and we can say by
+`under-the-hood` is for a page that is still to be written, and `gpt2` is the smallest GPT-2. The last three differ from the formula, and we can say by
 how much.
 
 * `lets-build` has a bias in its unembedding: $V$ more.

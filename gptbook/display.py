@@ -137,11 +137,19 @@ def figure(width: float = 5.2, height: float = 2.8, columns: int = 1, rows: int 
 def heatmap(ax, matrix, rows=None, columns=None, numbers: bool = False, title: str = "", low=0.0, high=None):
     """Draw a matrix (rows down, columns across) on an axis, darker for more, its numbers inside where asked.
 
-    `low` and `high` are the ends of the colour scale; `high` is the largest entry where it is not given.
+    `low` and `high` are the ends of the colour scale; `high` is the largest entry where it is not given. A scale with 0
+    inside it is red below 0 and blue above.
     """
     matrix = [[float(value) for value in row] for row in matrix]
     high = max(max(row) for row in matrix) if high is None else high
-    ax.imshow(matrix, cmap=_blues(), vmin=low, vmax=high or 1.0, aspect="equal", interpolation="none")
+    ax.imshow(
+        matrix,
+        cmap=_red_to_blue() if low < 0 < high else _blues(),
+        vmin=low,
+        vmax=high or 1.0,
+        aspect="equal",
+        interpolation="none",
+    )
     for axis, labels, size in ((ax.yaxis, rows, len(matrix)), (ax.xaxis, columns, len(matrix[0]))):
         axis.set_ticks(range(size), labels if labels is not None else range(size))
     ax.grid(False)
@@ -178,6 +186,13 @@ def _blues():
 
     # From nothing to a strong blue: a zero shows the page itself, white or dark.
     return LinearSegmentedColormap.from_list("book", [(0.16, 0.43, 0.71, 0.06), (0.16, 0.43, 0.71, 1.0)])
+
+
+def _red_to_blue():
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ends = [(0.78, 0.24, 0.18, 1.0), (0.5, 0.5, 0.5, 0.06), (0.16, 0.43, 0.71, 1.0)]
+    return LinearSegmentedColormap.from_list("book-signed", ends)
 
 
 _STYLE = {
