@@ -1,0 +1,109 @@
+"""The same forward pass, a piece at a time: keys and values of the past are kept and not computed again.
+
+A cache is a value. It goes in, and a longer one comes out; nothing is stored on the model, and no cache is changed.
+What it leaves out: space reserved in advance (each step copies the past once), and windows that slide; page 11.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from gptbook.sampling import check_request, evaluating, next_token
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys and values of T tokens, a pair for each block: (B, H, T, D) each."""
+
+    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+
+    def __len__(self):
+        """T: how many tokens the cache holds."""
+        return self.layers[0][0].size(-2)
+
+    @property
+    def bytes(self) -> int:
+        """The memory that the kept numbers take: 2 L B T C of them."""
+        return sum(tensor.numel() * tensor.element_size() for layer in self.layers for tensor in layer)
+
+
+def forward(model, idx, cache: Cache | None = None):
+    """The logits of tokens idx (B, T) that follow the S tokens of `cache`, and the cache of all S + T of them.
+
+    idx (B, T), cache of S tokens or None -> logits (B, T, V), equal to the last T rows of the model's own forward pass
+    over S + T tokens, and a new Cache. Without dropout, whatever the model's mode. Raises ValueError if S + T is more
+    than block_size: learned positions end there, and every kept key has its position in it.
+    """
+    S, T = 0 if cache is None else len(cache), idx.size(1)
+    if model.config.block_size < S + T:
+        raise ValueError(
+            f"the cache holds {S} tokens and {T} more come, the model reads {model.config.block_size}: "
+            f"start again, without a cache, from the last tokens of the text"
+        )
+    model._check(idx)
+    if cache is not None and cache.layers[0][0].size(0) != idx.size(0):
+        raise ValueError(f"the cache is of {cache.layers[0][0].size(0)} rows, idx has {idx.size(0)}: one row for each")
+    position = torch.arange(S, S + T, device=idx.device)  # (T,)
+    x = model.wte(idx) + model.wpe(position)  # (B, T, C)
+    layers = []
+    for i, block in enumerate(model.h):
+        kept = None if cache is None else cache.layers[i]
+        written, layer = _attention(block.attn, block.ln_1(x), kept)  # (B, T, C)
+        layers.append(layer)
+        x = x + written  # (B, T, C)
+        x = x + block.mlp.c_proj(block.mlp.activation(block.mlp.c_fc(block.ln_2(x))))  # (B, T, C)
+    return model.lm_head(model.ln_f(x)), Cache(tuple(layers))  # (B, T, V)
+
+
+def _attention(attn, x, kept):
+    """Attention of new tokens x (B, T, C) to those kept and to themselves -> (B, T, C), and all keys and values."""
+    B, T, C = x.shape
+    q, k, v = attn.c_attn(x).view(B, T, 3, attn.n_head, C // attn.n_head).permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
+    if kept is not None:
+        k, v = (torch.cat((old, new), dim=-2) for old, new in zip(kept, (k, v), strict=True))  # (B, H, S+T, D) each
+    S = k.size(-2) - T
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S+T)
+    scores = scores.masked_fill(~attn.past[S : S + T, : S + T], float("-inf"))  # row t is token S + t of the text
+    y = (F.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)  # (B, T, C)
+    return attn.c_proj(y), (k, v)
+
+
+def generate(
+    model,
+    idx,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    generator: torch.Generator | None = None,
+    top_p: float | None = None,
+):
+    """As `sampling.generate`, with the past kept: the same tokens from the same seed, but for logits that nearly tie.
+
+    While the text fits the window, each step computes one token. Once it is full, every token moves to another position
+    with each step, nothing that was kept is right any more, and each step computes the whole window, as without a
+    cache.
+    """
+    check_request(idx, max_new_tokens)
+    V, T = model.config.vocab_size, model.config.block_size
+    with evaluating(model):
+        cache = None
+        for _ in range(max_new_tokens):
+            if cache is not None and len(cache) < T:
+                logits, cache = forward(model, idx[:, -1:], cache)  # (B, 1, V)
+            else:
+                logits, cache = forward(model, idx[:, -T:])  # (B, T, V)
+            token = next_token(logits[:, -1, :V], temperature, top_k, generator, top_p)  # (B,)
+            idx = torch.cat((idx, token[:, None]), dim=1)  # (B, one more)
+    return idx
+
+
+def multiply_adds(config, tokens: int, kept: int = 0) -> int:
+    """How many multiplications, each with its addition, the matrix products of `forward` take for one row of text.
+
+    `tokens` new ones after `kept` old ones, counted as the code computes them, hidden scores too: 12 L C^2 + V C for
+    each new token, and 2 C for each pair of a new token with one of all in each of the L blocks.
+    """
+    C, L, V = config.n_embd, config.n_layer, config.vocab_size
+    return tokens * (12 * L * C**2 + V * C) + 2 * L * C * tokens * (kept + tokens)

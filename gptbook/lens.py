@@ -1,0 +1,144 @@
+"""Looking inside a GPT while it runs: attention, the stream, what each layer would say, and heads switched off.
+
+Everything here watches from outside, by hooks that are taken off again, also when the forward pass raises. The model is
+left as it was: its weights, its mode and its random state. Page 12.
+"""
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from gptbook.sampling import evaluating
+
+
+@contextmanager
+def _hooks(*pairs):
+    """Hooks on modules, as pairs (register, hook), as long as the block lasts."""
+    with ExitStack() as stack:
+        for register, hook in pairs:
+            stack.callback(register(hook).remove)
+        yield
+
+
+def attention(model, idx):
+    """The weights of every head: idx (B, T) -> (L, B, H, T, T), where [l, b, h, t, s] is how much t reads s."""
+    found = []
+    # The weights pass through the dropout of attention, which is off here: its input is what we want.
+    hooks = [
+        (block.attn.attn_dropout.register_forward_pre_hook, lambda _, given: found.append(given[0].detach().clone()))
+        for block in model.h
+    ]
+    with evaluating(model), _hooks(*hooks):
+        model(idx)
+    return torch.stack(found)
+
+
+def stream(model, idx):
+    """The residual stream: idx (B, T) -> (2L+1, B, T, C), after embeddings, and after each attention and MLP."""
+    found = []
+
+    def look(_, given):
+        found.append(given[0].detach().clone())  # a copy, which nothing later can change
+
+    # What a norm reads is the stream at that place.
+    norms = [norm for block in model.h for norm in (block.ln_1, block.ln_2)]
+    with evaluating(model), _hooks(*((norm.register_forward_pre_hook, look) for norm in (*norms, model.ln_f))):
+        model(idx)
+    return torch.stack(found)
+
+
+def logit_lens(model, idx):
+    """What each layer would say: idx (B, T) -> (L+1, B, T, V), row l the logits if the model ended after l blocks.
+
+    The stream after l blocks, through the final norm and the unembedding; the last row is what the model says itself.
+    nostalgebraist 2020, "interpreting GPT: the logit lens".
+    """
+    with evaluating(model):
+        return model.lm_head(model.ln_f(stream(model, idx)[::2]))  # (L+1, B, T, V)
+
+
+@contextmanager
+def ablated(model, heads):
+    """The model with some heads switched off, given as pairs (layer, head), for as long as the `with` block lasts.
+
+    A head that is off adds nothing to the stream: its slice of what the projection reads is zero. Raises ValueError for
+    a head that the model has not.
+    """
+    off = [(int(layer), int(head)) for layer, head in heads]
+    L, H = len(model.h), model.h[0].attn.n_head
+    for layer, head in off:
+        if not (0 <= layer < L and 0 <= head < H):
+            raise ValueError(f"there is no head {head} in layer {layer}: layers are 0 to {L - 1}, heads 0 to {H - 1}")
+
+    def without(numbers):
+        def hook(_, given):
+            y = given[0].unflatten(-1, (H, -1)).clone()  # (B, T, H, D)
+            y[..., numbers, :] = 0
+            return (y.flatten(-2),)  # (B, T, C)
+
+        return hook
+
+    hooks = [
+        (model.h[layer].attn.c_proj.register_forward_pre_hook, without([h for other, h in off if other == layer]))
+        for layer in sorted({layer for layer, _ in off})
+    ]
+    with _hooks(*hooks):
+        yield model
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """How much a head behaves in one way: its layer, its number, and a share of its attention between 0 and 1."""
+
+    layer: int
+    head: int
+    score: float
+
+
+def _ranked(scores):
+    """Scores (L, H) as a list from the highest down."""
+    L, H = scores.shape
+    found = [HeadScore(layer, head, scores[layer, head].item()) for layer in range(L) for head in range(H)]
+    return sorted(found, key=lambda score: -score.score)
+
+
+def previous_token_scores(model, idx):
+    """How much of its attention each head gives to the token before: idx (B, T) -> list of HeadScore, highest first.
+
+    The mean over tokens 1 to T - 1 of the weight that token t gives to token t - 1. A head that looks at all of its
+    past alike gets the mean of 1 / (t + 1).
+    """
+    if idx.size(1) < 2:
+        raise ValueError(f"idx has {idx.size(1)} token a row: a token before needs two at least")
+    weights = attention(model, idx)  # (L, B, H, T, T)
+    return _ranked(weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=(1, 3)))
+
+
+def induction_scores(model, idx):
+    """How much each head looks at what followed the same token before: idx (B, T) -> HeadScores, highest first.
+
+    idx is repeated once, to 2T tokens a row. Token t of the second copy stood at t - T as well; an induction head looks
+    at t - T + 1, what came next there (Olsson et al. 2022). Give random tokens, so that nothing else is worth looking
+    at. Raises ValueError if 2T is more than block_size.
+    """
+    T = idx.size(1)
+    if model.config.block_size < 2 * T:
+        raise ValueError(
+            f"idx has {T} tokens a row and is repeated, the model reads {model.config.block_size}: halve it"
+        )
+    weights = attention(model, torch.cat((idx, idx), dim=1))  # (L, B, H, 2T, 2T)
+    looked = weights.diagonal(offset=1 - T, dim1=-2, dim2=-1)[..., 1:]  # (L, B, H, T): rows T to 2T - 1
+    return _ranked(looked.mean(dim=(1, 3)))
+
+
+def neighbours(model, token: int, count: int = 5):
+    """The tokens whose embeddings point most nearly the same way: a list of (id, cosine), the token itself left out."""
+    table = F.normalize(model.wte.weight.detach(), dim=-1)  # (V, C)
+    if not 0 <= token < len(table):
+        raise ValueError(f"token must lie in 0..{len(table) - 1}, got {token}")
+    cosines = table @ table[token]  # (V,)
+    cosines[token] = -torch.inf
+    values, ids = cosines.topk(min(count, len(table) - 1))
+    return list(zip(ids.tolist(), values.tolist(), strict=True))
