@@ -7,6 +7,9 @@
 | 3 to 7, from the averaging trick to positions | `model`, `verify` |
 | 8, assembling and verifying the GPT | `model`, `verify`, `sampling` |
 | 9, training | `recipes`, `trainer`, `runs`, `checkpoint` |
+| 10, sampling | `sampling` |
+| 11, the KV cache | `kv_cache` |
+| 12, looking inside our GPT | `lens` |
 | all | `claims`, `display`, `exercises` |
 
 Importing `gptbook` loads none of them.

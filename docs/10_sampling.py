@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# Sampling
+
+PLACEHOLDER
+"""

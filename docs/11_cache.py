@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# The KV cache
+
+PLACEHOLDER
+"""

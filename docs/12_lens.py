@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# Looking inside our GPT
+
+PLACEHOLDER
+"""

@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# Break it on purpose
+
+PLACEHOLDER
+"""

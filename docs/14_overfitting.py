@@ -1,0 +1,6 @@
+# %% [markdown]
+r"""
+# Overfitting: a GPT that read only this book
+
+PLACEHOLDER
+"""
