@@ -20,6 +20,7 @@ import torch
 
 from gptbook import checkpoint, corpora, runs
 from gptbook.data import split
+from gptbook.machine import processor
 from gptbook.model import GPT, GPTConfig
 from gptbook.progress import Progress
 from gptbook.tokenizers import CharTokenizer
@@ -226,17 +227,6 @@ def peak_gflops(size: int = 1024, bursts: int = 7) -> float:
             a @ b
         rates.append(4 * 2 * size**3 / (time.perf_counter() - start) / 1e9)
     return statistics.median(rates)
-
-
-def processor() -> str:
-    """The name of this machine's processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def main(names: list[str]) -> int:

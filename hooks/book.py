@@ -21,6 +21,7 @@ from mkdocs.structure.pages import Page
 
 import dependencies
 import execute
+import ledger
 import links
 import mathml
 import prose
@@ -30,9 +31,10 @@ import runs
 log = logging.getLogger("mkdocs.hooks.book")  # below "mkdocs", so that --strict counts its warnings
 
 HERE = str(Path(__file__).parent)
-MODULES = (dependencies, execute, runs, prose, links, mathml, render)  # each after those that it imports
+MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, render)  # each after those that it imports
 TESTS = "tests/test_theorems.py"
 CODES_URI = "assets/codes.json"
+LEDGER = "ledger.md"  # the page that lists all claims
 ANOTHER_TEXT = (
     "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
     "holds for that one alone is not asserted."
@@ -50,6 +52,7 @@ class Build:
         self.extra = config.extra
         self.exceptions = prose.Exceptions.read(self.root / "hooks" / "exceptions.toml")
         self.claims: dict[str, object] = {}
+        self.listed: list[dict] = []  # the same, with all that claims.json says of them
         self.codes: dict[str, list[str]] = {}  # exercise -> the code that its passed check prints, and that code's mark
         self.notes: dict[str, list[str]] = {}  # claim -> what the reader must know of the data behind it
         self.problems: list[str] = []
@@ -117,13 +120,13 @@ def on_files(files, config):
         build.settle()  # whatever else is wrong may follow from this
 
     build.codes = dependencies.codes(build.root, dependencies.environment(build.root, build.cache))
-    listed = _collect_claims(sources)
+    build.listed = _collect_claims(sources)
     _check_solutions(sources)
     _check_codes(sources)
     _check_theorems(files)
     for file in sources:
         _write_notebook(file)
-    files.append(File.generated(config, "claims.json", content=_claims_json(listed)))
+    files.append(File.generated(config, "claims.json", content=_claims_json(build.listed)))
     marks = {exercise: mark for exercise, (_, mark) in build.codes.items()}
     files.append(File.generated(config, CODES_URI, content=json.dumps(marks, indent=1) + "\n"))
     return files
@@ -278,7 +281,15 @@ def on_page_markdown(markdown, page, config, files):
             for name in ("alt", "caption"):
                 if name in cell.metadata:
                     cell.metadata[name] = _words(cell.metadata[name], page.file, escape=name == "caption")
-    return prose.after_opening("\n\n".join(parts), _what_it_takes(ran))
+    return prose.after_opening("\n\n".join([*parts, _foot(page, files)]), _what_it_takes(ran))
+
+
+def _foot(page, files) -> str:
+    """The line at the foot of a page that says what was checked on it, where the book has a page that lists it all."""
+    ran, listing = page.file.book_page, files.get_file_from_path(LEDGER)
+    if not ran.claims or listing is None:
+        return ""
+    return ledger.foot(ran.claims, dependencies.versions(), ran.machine, ran.when, listing.url_relative_to(page.file))
 
 
 def _prose(text: str, name: str, source: str, escape: bool = True) -> str:
@@ -361,6 +372,13 @@ def on_pre_page(page, config, files):
 
 
 def on_page_content(html, page, config, files):
+    if page.file.src_uri == LEDGER:
+        pages = {Path(f.src_uri).with_suffix("").as_posix(): f for f in files.documentation_pages()}
+        titles = {
+            name: (str(int(number[0])) if (number := re.match(r"\d+", name)) else name, f.url_relative_to(page.file))
+            for name, f in pages.items()
+        }
+        html = html.replace(ledger.MARK, ledger.tables(build.listed, titles))
     for exercise in re.findall(r'\bdata-exercise="([^"]*)"', html):
         if exercise not in build.codes and not build.broken:
             build.problems.append(f"{build.name(page.file)}: no exercise is called {exercise!r}")

@@ -49,7 +49,12 @@ def _probe():
             notes.append(corpora.load(name).note)
         except ValueError:
             pass  # a file that is gone again
+    try:
+        from {PACKAGE}.machine import processor
+    except ImportError:
+        processor = str
     print(json.dumps({{
+        "machine": processor(),
         "sources": sorted(f for m in modules.values() if (f := getattr(m, "__file__", None))),
         "corpora": texts,
         "runs": dict(getattr(recipes, "loaded_runs", {{}})),

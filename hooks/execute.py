@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import jupytext
@@ -24,7 +25,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 from dependencies import FIXED, ONE_THREAD, PROBE, World, environment, needs, versions, write_aside
 
-FORMAT = 1  # of the entries
+FORMAT = 2  # of the entries
 KEPT = 4  # entries a page: going back to the last branch runs nothing
 CLAIM = "application/vnd.gptbook.claim+json"
 VERDICT = "application/vnd.gptbook.verdict+json"
@@ -46,6 +47,8 @@ class Page:
     verdicts: dict[int, list[dict]] = field(default_factory=dict)  # index of the cell -> its verdicts
     notes: list[str] = field(default_factory=list)  # why another text serves than the one asked for
     seconds: float = 0.0  # that its code took, whenever it ran
+    machine: str = ""  # on which it ran
+    when: str = ""  # the day on which it ran, YYYY-MM-DD
     ran: bool = False  # in this build
     problem: str = ""  # why it did not run to its end
 
@@ -108,7 +111,8 @@ class Runner:
             old.unlink(missing_ok=True)
 
     def _page(self, path: Path, notebook, entry: dict, **more) -> Page:
-        page = Page(path, notebook, notes=entry["notes"], seconds=entry["seconds"], **more)
+        about = {name: entry[name] for name in ("notes", "seconds", "machine", "when")}
+        page = Page(path, notebook, **about, **more)
         indices = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
         for i, (count, outputs) in zip(indices, entry["outputs"], strict=True):
             cell = notebook.cells[i]
@@ -151,10 +155,12 @@ class Runner:
             "outputs": [[c.execution_count, _tidy(c.outputs)] for c in cells],
             "seconds": time.perf_counter() - start,
             "notes": [],
+            "machine": "",
+            "when": f"{datetime.now(UTC):%Y-%m-%d}",
         }
         if not problem:
             probed = json.loads(_said(probe))
-            entry |= {"notes": probed["notes"], "needs": needs(probed, world, self.root)}
+            entry |= {"notes": probed["notes"], "machine": probed["machine"], "needs": needs(probed, world, self.root)}
             wrong = json.loads(_said(shapes))
             unknown = [name for name in probed["runs"] if name not in world.runs]
             if unknown:

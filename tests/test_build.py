@@ -22,6 +22,7 @@ import pytest
 pytest.importorskip("mkdocs_jupyter", reason="the book's build needs: pip install -e '.[site]'")
 
 import mkdocs.commands.build
+from bs4 import BeautifulSoup
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
@@ -88,6 +89,8 @@ def main(names):
 
 EXERCISES = """
 import os
+
+from bs4 import BeautifulSoup
 
 from gptbook.exercises import codes
 
@@ -379,6 +382,22 @@ def test_claims_are_listed(first):
     assert big == {
         "page": "01_model", "name": "big", "value": 12345, "expected": 12345, "tolerance": None, "kind": "exact",
     }  # fmt: skip
+
+
+def test_ledger_lists_every_claim_and_pages_say_what_was_checked(book):
+    """If this fails, the page that lists all claims leaves some out, or a page's foot speaks of another page's."""
+    claims = json.loads((book / "site" / "claims.json").read_text(encoding="utf-8"))["claims"]
+    assert "book-ledger" not in (book / "site" / "01_model" / "index.html").read_text(encoding="utf-8")
+    (book / "docs" / "ledger.md").write_text("# Ledger\n\nAll.\n\n<div data-ledger></div>\n", encoding="utf-8")
+    built = build(book)
+    assert built.passed, built.log
+    assert "0 of 3 pages ran" in built.log
+    listing = BeautifulSoup((book / "site" / "ledger" / "index.html").read_text(encoding="utf-8"), "html.parser")
+    assert sorted(code.text for code in listing.find_all("code")) == sorted(claim["name"] for claim in claims)
+    page = BeautifulSoup((book / "site" / "01_model" / "index.html").read_text(encoding="utf-8"), "html.parser")
+    own = [claim for claim in claims if claim["page"] == "01_model"]
+    checked = sum(claim["expected"] is not None for claim in own)
+    assert page.find(class_="book-ledger").text.startswith(f"{checked} number")
 
 
 def test_notebook_for_download(first):
