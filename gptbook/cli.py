@@ -59,6 +59,17 @@ def number(least: float, above: bool = False):
     return parse
 
 
+def share(text: str) -> float:
+    """A parser of numbers from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"needs a number from 0 to 1, got {text!r}")
+    return value
+
+
 def named(text: str) -> str:
     """A parser of names: an empty one is most likely an unset variable of the shell, and means nothing."""
     if not text.strip():
@@ -116,7 +127,13 @@ def parser() -> Parser:
         "--temperature", type=number(0), default=1.0, metavar="T", help="0 takes the likeliest each time (default: 1)"
     )
     sample.add_argument("--top-k", type=whole(1), metavar="K", help="choose among the K likeliest only")
+    sample.add_argument(
+        "--top-p", type=share, metavar="P", help="choose among the fewest likeliest that hold P of the chances together"
+    )
     sample.add_argument("--seed", type=whole(0), default=1337, metavar="S", help="another seed, another text")
+    sample.add_argument(
+        "--no-cache", action="store_true", help="compute the past anew for each token: the same text, more slowly"
+    )
     return top
 
 
@@ -262,20 +279,21 @@ def run_sample(args):
     """Let a trained model write."""
     import torch
 
-    from gptbook.sampling import generate
+    from gptbook import kv_cache, sampling
 
     run, tokenizer = _load_run(args.folder)
     if args.prompt == "":
         raise UsageError("--prompt is empty: give at least one character, or leave the option out")
     ids = [0] if args.prompt is None else tokenizer.encode(args.prompt)
     random = torch.Generator().manual_seed(args.seed)
-    out = generate(
+    out = (sampling if args.no_cache else kv_cache).generate(
         run.model,
         torch.tensor([ids]),  # (1, T)
         args.tokens,
         temperature=args.temperature,
         top_k=args.top_k,
         generator=random,
+        top_p=args.top_p,
     )  # (1, T + N)
     print(tokenizer.decode(out[0].tolist()))
 

@@ -29,8 +29,8 @@ def _ranked(logits, temperature, top_k, top_p):
     # The highest becomes 0 before the division: then no temperature, however low, gives inf or NaN.
     scores = (scores - scores[..., :1]) / max(temperature, torch.finfo(scores.dtype).tiny)  # (..., K)
     chances = F.softmax(scores, dim=-1)  # (..., K), falling
-    if top_p is not None:
-        before = chances.cumsum(dim=-1) - chances  # (..., K): what the likelier ones hold together
+    if top_p is not None and top_p < 1:  # a p of 1 keeps all; sums that round to 1 too early would end the row
+        before = F.pad(chances.cumsum(dim=-1)[..., :-1], (1, 0))  # (..., K): what the likelier ones hold together
         outside = before >= top_p
         outside[..., 0] = False  # the likeliest stays, for a p of 0 too
         chances = chances.masked_fill(outside, 0.0)

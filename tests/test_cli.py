@@ -124,6 +124,29 @@ def test_the_sampling_options_are_used(finished, capsys):
     assert greedy == say("--temperature", "0", "--seed", "5") == say("--top-k", "1", "--seed", "7")
     assert greedy != say("--temperature", "3")
     assert say("--temperature", "3") != say("--temperature", "0.5")
+    assert greedy == say("--top-p", "0", "--seed", "7")
+    assert say() == say("--top-p", "1")
+    assert say() != say("--top-p", "0.5")
+    assert say("--top-p", "0.5") != say("--top-p", "0.5", "--top-k", "1")
+
+
+def test_the_text_is_the_same_with_and_without_the_cache(finished, capsys, monkeypatch):
+    """If this fails, --no-cache changes what is written, or does nothing; past the window too."""
+    from gptbook import kv_cache
+
+    calls, forward = [], kv_cache.forward
+    monkeypatch.setattr(kv_cache, "forward", lambda *args: calls.append(args) or forward(*args))
+
+    def say(*options):
+        calls.clear()
+        assert main(["sample", str(finished), "--prompt", "the owl", "--tokens", "60", *options]) == 0
+        return capsys.readouterr().out
+
+    for options in ((), ("--temperature", "0"), ("--top-p", "0.8", "--top-k", "9", "--seed", "3")):
+        cached = say(*options)
+        assert len(calls) == 60  # the window of this model, 32 tokens, is long full
+        assert cached == say(*options, "--no-cache")
+        assert calls == []
 
 
 def test_the_texts(text, capsys, monkeypatch):
@@ -289,7 +312,12 @@ def test_a_terminal_gets_a_bar(size):
         (["sample", "x", "--temperature", "inf"], "--temperature"),
         (["sample", "x", "--top-k", "0"], "--top-k"),
         (["sample", "x", "--tokens", "0"], "--tokens"),
-        (["sample", "x", "--top-p", "0.9"], "--top-p"),  # not there yet, and not pretended
+        (["sample", "x", "--top-p", "1.01"], "--top-p"),
+        (["sample", "x", "--top-p", "-0.1"], "--top-p"),
+        (["sample", "x", "--top-p", "nan"], "--top-p"),
+        (["sample", "x", "--top-p", "most"], "most"),
+        (["sample", "x", "--no-cache=yes"], "--no-cache"),
+        (["sample", "x", "--cache"], "--cache"),
         (["data", "no-such-file.txt"], "no-such-file.txt"),
     ],
 )
