@@ -1,16 +1,17 @@
 """Logits to tokens: the right chances, the right support, the right position, and the model as it was."""
 
 import math
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn as nn
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gptbook.model import GPT, GPTConfig
-from gptbook.sampling import generate, next_token
+from gptbook.sampling import generate, next_token, probabilities
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5, -0.5])
 DRAWS = 20_000
@@ -186,6 +187,229 @@ def test_logits_of_another_shape_or_type_are_refused(logits):
     with pytest.raises(ValueError, match=r"shape \(B, V\)") as error:
         next_token(logits)
     one_line(error)
+
+
+# Chances --------------------------------------------------------------------------------------------------------------
+
+
+def oracle(row, temperature=1.0, top_k=None, top_p=None):
+    """The chances in plain Python, by repeated picking: no sort, no cumulated sums."""
+    left, picked = list(range(len(row))), []
+    while left and (top_k is None or len(picked) < top_k) and not (temperature == 0 and picked):
+        best = max(left, key=lambda i: row[i])  # max takes the first of equals: the lower id
+        left.remove(best)
+        picked.append(best)
+    highest = row[picked[0]]
+    weights = {
+        i: 1.0 if row[i] == highest else math.exp(max((row[i] - highest) / max(temperature, 1e-30), -1e4))
+        for i in picked
+    }
+    total = math.fsum(weights.values())
+    if top_p is not None and top_p < 1:
+        kept, held = {}, 0.0
+        for i in picked:
+            if kept and held >= top_p:
+                break
+            kept[i] = weights[i]
+            held = math.fsum(kept.values()) / total
+        weights, total = kept, math.fsum(kept.values())
+    return [weights.get(i, 0.0) / total for i in range(len(row))]
+
+
+def far_from_a_border(row, temperature, top_k, top_p):
+    """Whether no sum of the likeliest chances is so near to p that rounding decides."""
+    if top_p is None or top_p in (0, 1):
+        return True
+    sums, held = [], 0.0
+    for chance in sorted(oracle(row, temperature, top_k), reverse=True):
+        held += chance
+        sums.append(held)
+    return all(abs(held - top_p) > 1e-5 for held in sums)
+
+
+settings_of_a_draw = {
+    "temperature": st.sampled_from([0, 1e-3, 0.3, 1, 1.7, 40.0]),
+    "top_k": st.none() | st.integers(1, 10),
+    "top_p": st.none() | st.sampled_from([0, 0.05, 0.3, 0.5, 0.83, 0.99, 1, 1.0]),
+}
+
+
+@given(row=rows, **settings_of_a_draw)
+def test_chances_are_those_of_the_oracle(row, temperature, top_k, top_p):
+    """If this fails, some mixture of temperature, top-k and top-p gives other chances than their definitions."""
+    assume(far_from_a_border(row, temperature, top_k, top_p))
+    got = probabilities(torch.tensor(row), temperature, top_k, top_p)
+    assert got.tolist() == pytest.approx(oracle(row, temperature, top_k, top_p), abs=2e-6)
+
+
+@given(seed=st.integers(0, 2**31), **settings_of_a_draw)
+def test_rows_of_any_batch_are_those_of_the_oracle(seed, temperature, top_k, top_p):
+    """If this fails, an axis is mixed up: rows of a batch share what they keep, or the result has another shape."""
+    logits = 3 * torch.randn(2, 3, 9, generator=generator(seed), dtype=torch.float64)  # (2, 3, V)
+    assume(all(far_from_a_border(row, temperature, top_k, top_p) for row in logits.flatten(0, 1).tolist()))
+    got = probabilities(logits, temperature, top_k, top_p)
+    assert got.shape == logits.shape
+    for row, chances in zip(logits.flatten(0, 1).tolist(), got.flatten(0, 1).tolist(), strict=True):
+        assert chances == pytest.approx(oracle(row, temperature, top_k, top_p), abs=2e-6)
+    assert torch.equal(got[1], probabilities(logits[1], temperature, top_k, top_p))
+
+
+def no_renormalising(logits, p):
+    ranked, ids = logits.softmax(-1).sort(descending=True, stable=True)
+    outside = ranked.cumsum(-1) - ranked >= p
+    return torch.zeros_like(logits).scatter(-1, ids, ranked.masked_fill(outside, 0))
+
+
+def without_the_crossing_token(logits, p):
+    ranked, ids = logits.softmax(-1).sort(descending=True, stable=True)
+    outside = ranked.cumsum(-1) > p
+    outside[0] = False
+    kept = ranked.masked_fill(outside, 0)
+    return torch.zeros_like(logits).scatter(-1, ids, kept / kept.sum())
+
+
+def least_likely_first(logits, p):
+    ranked, ids = logits.softmax(-1).sort(stable=True)
+    kept = ranked.masked_fill(ranked.cumsum(-1) - ranked >= p, 0)
+    return torch.zeros_like(logits).scatter(-1, ids, kept / kept.sum())
+
+
+def threshold_on_single_chances(logits, p):
+    chances = logits.softmax(-1)
+    kept = chances.masked_fill(chances < p * chances.max(), 0)
+    return kept / kept.sum()
+
+
+@pytest.mark.parametrize(
+    "wrong", [no_renormalising, without_the_crossing_token, least_likely_first, threshold_on_single_chances]
+)
+def test_the_oracle_tells_wrong_top_ps_apart(wrong):
+    """Negative control: four known mistakes, at a p for which each of them shows."""
+    right = oracle(LOGITS.tolist(), 1.0, None, 0.8)
+    assert probabilities(LOGITS, top_p=0.8).tolist() == pytest.approx(right, abs=1e-6)
+    assert wrong(LOGITS, 0.8).tolist() != pytest.approx(right, abs=1e-2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16])
+def test_a_p_on_the_border_needs_no_further_token(n):
+    """If this fails, "the fewest that hold p" keeps one too many where their chances are exactly p."""
+    for kept in range(1, n + 1):  # n equal chances 1/n, which floats hold exactly
+        border = kept / n
+        chance = float(Fraction(1, kept))
+        assert probabilities(torch.zeros(n), top_p=border).tolist() == pytest.approx(
+            [chance] * kept + [0.0] * (n - kept)
+        )
+        above = math.nextafter(border, 2) + 1e-6
+        if above < 1:
+            assert (probabilities(torch.zeros(n), top_p=above) > 0).sum() == kept + 1
+        assert (probabilities(torch.zeros(n), top_p=border - 1e-6) > 0).sum() == kept
+
+
+def test_of_a_tie_at_the_border_the_lower_ids_are_kept():
+    """If this fails, which of several equally likely tokens can be drawn depends on how the machine sorts."""
+    row = torch.tensor([1.0, 3.0, 1.0, 3.0, 1.0])
+    assert (probabilities(row, top_k=1) > 0).tolist() == [False, True, False, False, False]
+    assert (probabilities(row, top_k=3) > 0).tolist() == [True, True, False, True, False]
+    assert (probabilities(row, top_p=0.1) > 0).tolist() == [False, True, False, False, False]
+    assert (probabilities(row, top_p=0.85) > 0).tolist() == [True, True, False, True, False]
+
+
+def test_a_p_of_zero_keeps_the_likeliest_and_a_p_of_one_keeps_all():
+    """If this fails, p = 0 leaves nothing to draw, or p = 1 loses the rarest tokens to rounding."""
+    logits = 5 * torch.randn(200, 65, generator=generator())
+    assert torch.equal((probabilities(logits, top_p=0) > 0).sum(-1), torch.ones(200, dtype=torch.long))
+    assert torch.equal(probabilities(logits, top_p=0).argmax(-1), logits.argmax(-1))
+    for p in (1, 1.0):
+        assert torch.equal(probabilities(logits, top_p=p), probabilities(logits))
+    rare = torch.tensor([0.0, -18.0, -20.0])  # the likeliest rounds to 1 in float32
+    assert (probabilities(rare, top_p=1.0) > 0).all()
+    assert rare.softmax(-1).cumsum(-1)[0] == 1  # negative control: sums reach 1 before the row is over
+
+
+@pytest.mark.parametrize("k", [6, 7, 10**9])
+def test_a_k_of_v_or_more_changes_nothing(k):
+    """If this fails, a k that is too large for a small vocabulary is an error, or drops a token."""
+    assert torch.equal(probabilities(LOGITS, top_k=k), probabilities(LOGITS))
+    assert not torch.equal(probabilities(LOGITS, top_k=5), probabilities(LOGITS))
+
+
+@pytest.mark.parametrize("temperature", [0, 1e-3, 1.0, 30.0])
+def test_what_is_excluded_stays_excluded(temperature):
+    """If this fails, a logit of -inf gets a chance, or makes NaN of the others."""
+    got = probabilities(torch.tensor([[-math.inf, 1.0, -math.inf, 1.5]]), temperature, 4, 1.0)
+    assert got[0, [0, 2]].tolist() == [0, 0]
+    assert got.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, 5e-324, 1e-46, 1e-38, 1e-8])
+def test_temperatures_of_zero_and_near_it_put_all_on_the_highest(temperature):
+    """If this fails, a division by (nearly) zero gives NaN, or the highest loses its chance."""
+    for row in ([1.0, 3.0, 2.0], [-1e30, 1e30, 0.0], [3e38, 3.1e38, -3e38]):
+        assert probabilities(torch.tensor(row), temperature).tolist() == [row.index(max(row)) == i for i in range(3)]
+    assert not (torch.tensor([1.0, 3.0, 2.0]) / 1e-46).softmax(-1).isfinite().all()  # negative control
+
+
+def test_a_tie_is_shared_at_every_temperature_above_zero():
+    """If this fails, the limit of low temperatures is not what page 10 proves; at 0 itself the first is taken."""
+    row = torch.tensor([2.0, 5.0, 5.0, 4.0])
+    assert probabilities(row, 1e-30).tolist() == [0, 0.5, 0.5, 0]
+    assert probabilities(row, 0).tolist() == [0, 1, 0, 0]
+
+
+@given(seed=st.integers(0, 2**31), low=st.floats(0.05, 5), factor=st.floats(1.01, 20))
+def test_a_higher_temperature_is_more_even(seed, low, factor):
+    """If this fails, the temperature is upside down: entropy must rise with it, and ratios must shrink."""
+    logits = torch.randn(8, generator=generator(seed))
+    cold, warm = (probabilities(logits, t).double() for t in (low, low * factor))
+    entropy = lambda p: -(p * p.clamp(min=1e-30).log()).sum()  # noqa: E731
+    assert entropy(warm) >= entropy(cold) - 1e-5
+    assert warm.max() <= cold.max() + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_chances_are_computed_in_single_precision_at_least(dtype):
+    """If this fails, sums over a large vocabulary are lost in the rounding of half precision."""
+    got = probabilities(torch.zeros(3, 5000, dtype=dtype), top_p=0.5)
+    assert got.dtype == torch.float32
+    assert got.sum(-1).tolist() == pytest.approx([1, 1, 1], abs=1e-5)
+    assert (got > 0).sum(-1).tolist() == pytest.approx([2500] * 3, abs=2)
+
+
+@pytest.mark.parametrize(
+    "options", [{"top_p": -0.1}, {"top_p": 1.1}, {"top_p": math.nan}, {"top_p": "1"}, {"top_p": True}]
+)
+def test_a_p_outside_of_zero_to_one_is_refused(options):
+    """If this fails, 90 for 90 percent keeps everything, silently."""
+    for function in (probabilities, next_token):
+        with pytest.raises(ValueError, match=r"top_p must lie between 0 and 1.* got") as error:
+            function(LOGITS[None], **options)
+        one_line(error)
+
+
+@pytest.mark.parametrize("row", [[0.0, math.nan], [0.0, math.inf], [-math.inf, -math.inf]])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_k": 1}, {"top_p": 0.5}])
+def test_chances_of_broken_logits_are_refused(row, options):
+    """If this fails, a model that has diverged gets chances all the same."""
+    with pytest.raises(ValueError, match="logits hold NaN or inf") as error:
+        probabilities(torch.tensor([[[0.0, 0.0], row]]), **options)
+    one_line(error)
+
+
+@pytest.mark.parametrize("logits", [torch.tensor(1.0), torch.zeros(2, 0), torch.zeros(3, dtype=torch.long)])
+def test_chances_need_a_row_of_numbers(logits):
+    """If this fails, an empty vocabulary or a row of ids gives an error about something else."""
+    with pytest.raises(ValueError, match=r"shape \(\.\.\., V\)") as error:
+        probabilities(logits)
+    one_line(error)
+
+
+@pytest.mark.parametrize("top_p", [0.5, 0.9])
+def test_frequencies_are_those_of_the_chances(top_p):
+    """If this fails, what is drawn is not what `probabilities` says."""
+    expected = oracle(LOGITS.tolist(), 1.4, 5, top_p)
+    drawn = next_token(LOGITS.expand(DRAWS, -1), 1.4, 5, generator(), top_p)
+    assert chi_square(drawn, expected) < LIMIT
+    assert chi_square(next_token(LOGITS.expand(DRAWS, -1), 1.0, 5, generator(), top_p), expected) > LIMIT  # a control
 
 
 # Generating -----------------------------------------------------------------------------------------------------------
