@@ -2,6 +2,8 @@
 
 import html
 import inspect
+import json
+import math
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +120,62 @@ def sample(text: str, label: str = "") -> Sample:
 def characters(text: str) -> list[str]:
     """The characters of a text as labels for an axis: blanks and line ends made visible."""
     return [{" ": "␣", "\n": "↵"}.get(character, character) for character in text]
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """Bars of the likeliest next tokens after some prompts, with controls where the page has its script.
+
+    Without it, and in print, the bars of the first prompt stand, at temperature 1. docs/assets/next-tokens.js reads the
+    attribute `data-rows`, draws the same bars, and computes them anew as the reader moves a control.
+    """
+
+    prompts: tuple[str, ...]
+    rows: tuple[tuple[float, ...], ...]
+    symbols: tuple[str, ...]
+    top: int
+
+    def bars(self) -> list[tuple[str, float]]:
+        """(symbol, chance) of the likeliest tokens after the first prompt, of equal ones the lower id first."""
+        row = self.rows[0]
+        weights = [math.exp(logit - max(row)) for logit in row]
+        order = sorted(range(len(row)), key=lambda i: -row[i])[: self.top]
+        return [(self.symbols[i], weights[i] / math.fsum(weights)) for i in order]
+
+    def __str__(self):
+        lines = [f"after {self.prompts[0]!r}:"]
+        lines += [f"{characters(s)[0]}  {p:6.1%}  {'█' * round(40 * p)}".rstrip() for s, p in self.bars()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        prompts = ["".join(characters(prompt)) for prompt in self.prompts]
+        about = {"prompts": prompts, "symbols": self.symbols, "rows": self.rows, "top": self.top}
+        bars = "".join(
+            f'<li style="--p: {p:.6f}"><code>{html.escape(characters(s)[0])}</code><span class="bar"></span>'
+            f'<span class="share">{100 * p:.1f} %</span></li>'
+            for s, p in self.bars()
+        )
+        # An attribute, and not a script: the theme runs what it takes for one when it swaps pages.
+        return (
+            f'<next-tokens data-rows="{html.escape(json.dumps(about))}">'
+            f'<p class="about">The likeliest tokens after <code>{html.escape(prompts[0])}</code>, at temperature 1.</p>'
+            f'<ol role="list">{bars}</ol></next-tokens>'
+        )
+
+
+def next_tokens(prompts, logits, symbols, top: int = 15) -> NextTokens:
+    """Bars of the `top` likeliest tokens after each prompt, from its row of logits (V,), one logit for each symbol.
+
+    Logits are kept to 4 decimals. Raises ValueError where the rows do not fit, or hold something that is not finite.
+    """
+    rows = tuple(tuple(round(float(logit), 4) for logit in row) for row in logits)
+    if not rows or len(rows) != len(prompts) or any(len(row) != len(symbols) for row in rows):
+        raise ValueError(f"needs a row of {len(symbols)} logits for each prompt, and one prompt at least")
+    if not all(math.isfinite(logit) for row in rows for logit in row):
+        raise ValueError("the logits hold NaN or inf: the model's weights or inputs are broken")
+    return NextTokens(tuple(prompts), rows, tuple(symbols), min(top, len(symbols)))
 
 
 def figure(width: float = 5.2, height: float = 2.8, columns: int = 1, rows: int = 1, **settings):

@@ -45,6 +45,9 @@ registry = {
     "largest-width": "page_08",
     "learning-rate": "page_09",
     "clip": "page_09",
+    "temperature": "page_10",
+    "top-p": "page_10",
+    "greedy-loop": "page_10",
 }
 
 
