@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gptbook.model import GPT, CausalSelfAttention, GPTConfig
+from gptbook.sampling import generate, probabilities
 from gptbook.tokenizers import CharTokenizer
 from gptbook.verify import expected_parameters
 
@@ -261,3 +262,63 @@ def test_the_mask_and_the_positions_each_end_the_equivariance(given_away_by):
     for order in ([1, 0, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [1, 2, 3, 4, 5, 0]):
         with torch.no_grad():
             assert (model(idx[:, order]) - model(idx)[:, order]).abs().max() > 1e-3
+
+
+@pytest.mark.theorem("Greedy is the limit of temperature")
+@settings(max_examples=200, deadline=None)
+@given(row=st.lists(st.integers(-4, 4), min_size=1, max_size=8), exponent=st.floats(-3, 2))
+def test_greedy_is_the_limit_of_temperature(row, exponent):
+    """If this fails, a low temperature does not lead to the likeliest tokens, or ties are not shared evenly."""
+    temperature = 10**exponent
+    highest = [i for i, z in enumerate(row) if z == max(row)]
+    others = [z for z in row if z < max(row)]
+    p = F.softmax(torch.tensor(row, dtype=torch.float64) / temperature, dim=0).tolist()  # (V,)
+    bound = len(row) * math.exp(-(max(row) - max(others)) / temperature) if others else 0.0
+    assert math.fsum(p) - math.fsum(p[i] for i in highest) <= bound + 1e-12
+    for i in highest:
+        assert abs(p[i] - 1 / len(highest)) <= bound + 1e-12
+    if temperature <= 0.01:  # the distance is 1 at least: here the limit is reached to the last digit
+        assert p == pytest.approx([1 / len(highest) * (z == max(row)) for z in row], abs=1e-12)
+        assert probabilities(torch.tensor(row).float(), temperature).tolist() == pytest.approx(p, abs=1e-6)
+    first = [float(i == highest[0]) for i in range(len(row))]
+    assert probabilities(torch.tensor(row).float(), 0).tolist() == first
+
+
+def test_the_limit_of_high_temperatures_is_not_greedy():
+    """If this fails, the test above would also pass for a temperature that is upside down."""
+    p = F.softmax(torch.tensor([3.0, 1.0, 0.0], dtype=torch.float64) / 1000, dim=0)
+    assert (p - 1 / 3).abs().max() < 1e-2
+    assert p[0] < 0.5
+
+
+@pytest.mark.theorem("Greedy text ends in a loop")
+@settings(max_examples=25, deadline=None)
+@given(V=st.integers(2, 3), T=st.integers(1, 4), seed=st.integers(0, 2**31), data=st.data())
+def test_greedy_text_ends_in_a_loop(V, T, seed, data):
+    """If this fails, the next token at temperature 0 depends on more than the window: on the past, or on chance."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(vocab_size=V, block_size=T, n_layer=1, n_head=1, n_embd=4))
+    for parameter in model.parameters():  # weights large enough for every window to have an opinion of its own
+        torch.nn.init.normal_(parameter)
+    start = data.draw(st.lists(st.integers(0, V - 1), min_size=T, max_size=T))
+    out = generate(model, torch.tensor([start]), 4 * V**T, temperature=0)[0].tolist()
+
+    met, n = {}, 0  # by hand, from the windows alone
+    while (window := tuple(out[n : n + T])) not in met:
+        met[window] = n
+        n += 1
+    assert n <= V**T
+    period = n - met[window]
+    loop = out[met[window] :]
+    assert all(loop[i] == loop[i + period] for i in range(len(loop) - period))
+
+
+def test_sampled_text_need_not_end_in_a_loop():
+    """If this fails, the test above would also pass for a model that can say one thing only."""
+    model = GPT(GPTConfig(vocab_size=2, block_size=3, n_layer=1, n_head=1, n_embd=4))
+    torch.nn.init.zeros_(model.lm_head.weight)  # both tokens are alike: temperature 0 takes the first, a draw either
+    start = torch.tensor([[0, 1, 0]])
+    greedy = generate(model, start, 60, temperature=0)[0].tolist()
+    drawn = generate(model, start, 60, generator=torch.Generator().manual_seed(0))[0].tolist()
+    assert greedy[3:] == [0] * 60
+    assert all(any(drawn[i] != drawn[i + n] for i in range(20, len(drawn) - n)) for n in range(1, 9))

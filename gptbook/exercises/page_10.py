@@ -264,7 +264,8 @@ def _why_not_nucleus(row, p, mine, true, what) -> str:
                 return f"of tokens with equal logits {what} keeps others than the lower ids: sort with stable=True"
             return f"{what} keeps the tokens {_few(mine_kept)}, and the likeliest are {_few(kept)}"
         held = math.fsum(_softmax(row)[i] for i in mine_kept)
-        return f"{what} keeps too {'many' if len(mine_kept) > len(kept) else 'few'}: {len(mine_kept)} that hold {held:.4g}, and {len(kept)} are right"
+        way = "many" if len(mine_kept) > len(kept) else "few"
+        return f"{what} keeps too {way}: {len(mine_kept)}, which hold {held:.4g} together, and {len(kept)} are right"
     return f"{what} keeps the right tokens, but their chances are not in the right ratio, or do not sum to 1"
 
 
