@@ -2,7 +2,7 @@
 r"""
 # Sampling
 
-A model gives one row of scores, and a few lines turn the row into a token. How bold a text is, and whether it goes round in circles, is decided in these lines and not in the model.
+A model gives a row of scores, and a few lines turn the row into a token. Change these lines, and the same model writes dull text, wild text, or the same words forever.
 
 [Page 9](09_training.py) trained a model and let it write. The writing was done by a function of the package that we have not opened yet. This page builds it from raw tensors: from logits to
 probabilities, from probabilities to a token, and from tokens to a text. A probability is also called a **chance** here, because it is shorter.
@@ -41,12 +41,12 @@ def last_logits(string):
 prompt = claim("sampling_prompt", "What is th" if known else text[2000:2010])
 logits = last_logits(prompt)  # (V,)
 chances = F.softmax(logits, dim=-1)  # (V,): sums to 1
-claim("sampling_top", 15)
 best, ids = chances.topk(15)  # (15,) each
 claim("sampling_top_chance", best[0], kind="statistical")
-claim("sampling_top_share", best.sum(), kind="statistical")
+claim("sampling_rest", 1 - best.double().sum(), kind="statistical")
+print(f"after {prompt!r}: {tokenizer.decode(ids)!r}")
 
-# %% tags=["hide-input"] alt="Fifteen bars, one for each of the likeliest next characters after the prompt, from the likeliest to the least likely of them. The first bar is by far the highest, four or five others can be seen, and the rest are close to zero." caption="The fifteen likeliest tokens after `{{ sampling_prompt }}`, as our model sees it."
+# %% tags=["hide-input"] alt="Fifteen bars, one for each of the likeliest next characters after the prompt, from the likeliest to the least likely of them. The first bar is by far the highest, four or five others can be seen, and the rest are close to zero." caption="The fifteen likeliest tokens after <code>{{ sampling_prompt }}</code>, as our model sees it."
 fig, ax = display.figure(5.2, 2.5)
 ax.bar(range(15), best.tolist(), color=display.BLUE)
 ax.set_xticks(range(15), display.characters([tokenizer.decode([i]) for i in ids]))
@@ -58,7 +58,7 @@ for i, chance in enumerate(best.tolist()):
 
 # %% [markdown]
 r"""
-The numbers on the bars are per cent. The likeliest token has a chance of {{ sampling_top_chance:.0%}}. The {{ sampling_top }} that are shown hold {{ sampling_top_share:.1%}} together, and the other symbols of the vocabulary share the rest.
+The numbers on the bars are per cent. The likeliest token has a chance of {{ sampling_top_chance:.0%}}. All that are not shown have {{ sampling_rest:.2%}} together.
 
 A writer must choose one. Two ways come to mind. Take the likeliest each time: that is called **greedy**. Or draw, so that a token with a chance of one quarter comes in one draw of four: that is called **sampling**. What people use lies between the two.
 
@@ -93,44 +93,31 @@ print(f"{ratio.numel():,} ratios, three temperatures, all as the rule says")
 
 # %% [markdown]
 r"""
-How open is the choice? The entropy of the chances says it in nats, as on [page 2](02_bigram.py). It is $0$ where one token is certain, and $\ln V$ where all are alike. It rises with the temperature, all the way. Its slope is the variance of the logits, weighed by the chances, divided by $\tau^3$, and that is never negative.
-
-??? proof "Where the slope comes from"
-
-    Write $b = \frac{1}{\tau}$ and $Z = \sum_i e^{b z_i}$, so that $p_i = \frac{e^{b z_i}}{Z}$ and the entropy is $-\sum_i p_i \ln p_i = \ln Z - b\, \mathbb{E}[z]$. The mean is over the chances. The slope of
-    $\ln Z$ by $b$ is $\mathbb{E}[z]$. The slope of $\mathbb{E}[z]$ by $b$ is $\mathbb{E}[z^2] - \mathbb{E}[z]^2$, the variance. So the slope of the entropy by $b$ is
-    $\mathbb{E}[z] - \mathbb{E}[z] - b \operatorname{Var}[z]$. The slope of $b$ by $\tau$ is $-\frac{1}{\tau^2}$. Their product is $\frac{\operatorname{Var}[z]}{\tau^3}$. $\blacksquare$
-
-PyTorch can compute the slope without the formula, and must agree.
+How open is the choice? The entropy of the chances says it in nats, as on [page 2](02_bigram.py). It is $0$ where one token is certain, and $\ln V$ where all are alike. It rises with the temperature, all the way.
 """
 
 
 # %%
 def entropy(p):  # p (V,)
-    return -(p * p.clamp(min=1e-300).log()).sum()
+    return -(p * p.clamp(min=1e-300).log()).sum().item()
 
 
-for temperature in (0.3, 1.0, 3.0):
-    tau = torch.tensor(temperature, dtype=torch.float64, requires_grad=True)
-    p = F.softmax(z / tau, dim=-1)  # (V,)
-    entropy(p).backward()
-    variance = (p * z**2).sum() - (p * z).sum() ** 2
-    torch.testing.assert_close(tau.grad, variance / temperature**3)
-    print(
-        f"temperature {temperature}: entropy {entropy(p):.3f}, its slope {tau.grad:.3f}"
-    )
-
-# %% tags=["hide-input"] alt="Entropy of the next token against temperature, for two prompts. Both curves start at zero, rise steeply, and then flatten below a dotted line, the logarithm of the size of the vocabulary. The curve of the prompt after which the model is less sure lies above the other one." caption="The entropy rises with the temperature, from none towards that of the blind guess. Solid: after `{{ sampling_prompt }}`. Dashed: after a line end."
 taus = [0.02 * n for n in range(1, 201)]
-fig, ax = display.figure(5.2, 2.4)
-for string, colour, style in (
-    (prompt, display.BLUE, "-"),
-    ("\n", display.ORANGE, "--"),
-):
+curves = {}
+for string in (prompt, "\n"):
     row = last_logits(string).double()  # (V,)
-    ax.plot(
-        taus, [entropy(F.softmax(row / t, dim=-1)) for t in taus], style, color=colour
-    )
+    curves[string] = [entropy(F.softmax(row / t, dim=-1)) for t in taus]
+    assert curves[string] == sorted(curves[string])  # it never falls
+claim("entropy_prompt", curves[prompt][49], kind="statistical")
+claim("entropy_line_end", curves["\n"][49], kind="statistical")
+print(
+    f"at temperature {taus[49]:.0f}: {[f'{c[49]:.2f}' for c in curves.values()]} nats"
+)
+
+# %% tags=["hide-input"] alt="Entropy of the next token against temperature, for two prompts. Both curves start at zero, rise steeply, and then flatten below a dotted line, the logarithm of the size of the vocabulary. The curve of the prompt after which the model is less sure lies above the other one." caption="The entropy rises with the temperature, from none towards that of the blind guess. Solid: after <code>{{ sampling_prompt }}</code>. Dashed: after a line end."
+fig, ax = display.figure(5.2, 2.4)
+ax.plot(taus, curves[prompt], color=display.BLUE)
+ax.plot(taus, curves["\n"], "--", color=display.ORANGE)
 ax.axhline(math.log(V), color=display.GREY, linestyle=":")
 ax.annotate("ln V", (4, math.log(V)), ha="right", va="bottom", fontsize=8)
 ax.set_xlabel("temperature")
@@ -362,14 +349,15 @@ edge = [
     ("p of 90", [3.0, 1.0, 2.0], {"top_p": 90}),
     ("below 0", [3.0, 1.0, 2.0], {"temperature": -1.0}),
 ]
+answers = []
 for name, row, settings in edge:
     try:
-        answer = [
-            f"{p:.2g}" for p in probabilities(torch.tensor(row), **settings).tolist()
-        ]
+        answer = probabilities(torch.tensor(row), **settings).tolist()  # chances
+        answer = "  ".join(f"{p:.2g}" for p in answer)
     except ValueError as error:
-        answer = error
-    print(f"{name:16} {answer}")
+        answer = str(error)
+    answers.append((name, answer))
+display.table(answers, header=("case", "answer"))
 
 # %% [markdown]
 r"""
@@ -483,7 +471,7 @@ with torch.no_grad():
     try:
         model(texts)
     except ValueError as error:
-        print("the model, given all:", error)
+        print(f"the model, given all of it, says:\n{error}")
     alone = F.softmax(model(recent)[:, -1], dim=-1)  # (1, V)
     for whole in texts:
         after = F.softmax(model(whole[None, -T:])[:, -1], dim=-1)  # (1, V)
@@ -514,6 +502,9 @@ with torch.no_grad():
 claim("moved_by_last", moved[0], expected=(0.2, 1.0), kind="statistical")
 claim("moved_at_edge", max(moved[T - 8 : T]), expected=(1e-6, 0.2), kind="statistical")
 claim("moved_outside", max(moved[T:]), expected=0.0)
+print(
+    f"last token {moved[0]:.2f}, {T} back {moved[T - 1]:.4f}, {T + 1} back {moved[T]}"
+)
 
 # %% tags=["hide-input"] alt="How much of the chances moves when one token is replaced, against how many places back it stands, on a logarithmic scale. The last token moves more than half, ten places back it is a few per cent, and the curve sinks slowly up to sixty-four places back. There it ends: beyond the edge of the window nothing moves." caption="What one token means for the next, by its distance. Beyond the window the curve is exactly zero, which this scale cannot show."
 fig, ax = display.figure(5.2, 2.4)
@@ -603,12 +594,9 @@ random = torch.Generator().manual_seed(7)
 assert torch.equal(free_text, generate(model, start, 160, generator=random))
 claim("greedy_surprise", greedy_surprise.mean(), kind="statistical")
 claim("free_surprise", free_surprise.mean(), kind="statistical")
-claim(
-    "greedy_below_free",
-    (free_surprise.mean() - greedy_surprise.mean()),
-    expected=(0.3, None),
-    kind="statistical",
-)
+gap = free_surprise.mean() - greedy_surprise.mean()
+claim("greedy_below_free", gap, expected=(0.3, None), kind="statistical")
+print(f"sampled text surprises by {gap:.2f} nats more than greedy text")
 
 # %% tags=["hide-input"] alt="Two panels of bars, one bar for the surprise at each of {{ judged_length }} tokens. In the upper panel, greedy text, no bar is higher than about two and a half nats. In the lower one, sampled text, most bars are as low, but every few tokens one stands out, up to five nats and more." caption="Surprise of the model at its own text, token by token. Above: greedy. Below: sampled at temperature 1."
 claim("judged_length", 160)
@@ -634,7 +622,7 @@ That is why sampling helps. A text drawn at temperature $1$ surprises the model 
 Here are six settings. For each, four texts of {{ side_length }} tokens: the mean surprise of the model at temperature $1$, the share of words that occur in the training text, and how many different words there are among equally many. The last row judges real text, from the validation part, in windows of {{ window_size }} tokens.
 """
 
-# %%
+# %% tags=["hide-input"]
 claim("side_length", 120)
 words_of = re.compile(r"[a-z']+")
 train, validation = data.split(torch.tensor(tokenizer.encode(text)))
@@ -673,15 +661,20 @@ cold, plain, hot = (mean[f"temperature {t}"] for t in (0.5, 1, 1.5))
 claim("surprise_cold", cold, expected=(None, plain), kind="statistical")
 claim("surprise_hot", hot, expected=(plain, None), kind="statistical")
 claim("surprise_real", mean["real text"], kind="statistical")
+known_words = {
+    name: sum(w in vocabulary for w in said) / len(said) for name, said in words.items()
+}
+claim("known_cold", known_words["temperature 0.5"], kind="statistical")
+claim(
+    "known_hot",
+    known_words["temperature 1.5"],
+    expected=(None, known_words["temperature 0.5"]),
+    kind="statistical",
+)
 display.table(
     [
-        (
-            name,
-            f"{mean[name]:.2f}",
-            f"{sum(w in vocabulary for w in said) / len(said):.0%}",
-            len(set(said[:fewest])),
-        )
-        for name, said in words.items()
+        (n, f"{mean[n]:.2f}", f"{known_words[n]:.0%}", len(set(words[n][:fewest])))
+        for n in words
     ],
     header=("setting", "surprise, nats", "known words", "different words"),
     caption=f"Different words are counted among the first {fewest}.",
@@ -696,7 +689,7 @@ for name in settings:
 
 # %% [markdown]
 r"""
-Read down the table. At low temperature the words exist, and they are few. At high temperature they are many, and most of them are invented. From temperature one half to one and a half the surprise goes from {{ surprise_cold:.2f}} to {{ surprise_hot:.2f}} nats, and real text lies between, at {{ surprise_real:.2f}}.
+Read down the table. At temperature one half {{ known_cold:.0%}} of the words exist, at one and a half only {{ known_hot:.0%}}. The surprise goes from {{ surprise_cold:.2f}} to {{ surprise_hot:.2f}} nats, and real text lies between, at {{ surprise_real:.2f}}. The lower the temperature, the fewer different words.
 Top-k and top-p keep the tail from spoiling words, and leave the ratios of the likely tokens as they are. No setting is best. It depends on whether dull text or wrong text costs you more.
 
 The numbers come from few words, and the last digits would change with another seed.
@@ -726,8 +719,7 @@ r"""
 
 ### 1. The temperature for a wish
 
-*About fifteen minutes.* Somebody wants the likeliest token to come with the chance $p$, one half for example. At which temperature? Write `temperature_for(logits, p)`. It gets a row of logits $(V,)$, in which one is the highest, and a $p$ above $\frac{1}{V}$ and below $1$. It returns the temperature as a number, right to a
-millionth part.
+*About fifteen minutes.* Somebody wants the likeliest token to come with the chance $p$, one half for example. At which temperature? Write `temperature_for(logits, p)`. It gets a row of logits $(V,)$, in which one is the highest, and a $p$ above $\frac{1}{V}$ and below $1$. It returns the temperature as a number, right to a thousandth part of itself.
 
 ??? tip "Hint"
 

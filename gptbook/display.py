@@ -154,7 +154,7 @@ class NextTokens:
         about = {"prompts": prompts, "symbols": self.symbols, "rows": self.rows, "top": self.top}
         bars = "".join(
             f'<li style="--p: {p:.6f}"><code>{html.escape(characters(s)[0])}</code><span class="bar"></span>'
-            f'<span class="share">{100 * p:.1f} %</span></li>'
+            f'<span class="share">{_share(p)}</span></li>'
             for s, p in self.bars()
         )
         # An attribute, and not a script: the theme runs what it takes for one when it swaps pages.
@@ -163,6 +163,10 @@ class NextTokens:
             f'<p class="about">The likeliest tokens after <code>{html.escape(prompts[0])}</code>, at temperature 1.</p>'
             f'<ol role="list">{bars}</ol></next-tokens>'
         )
+
+
+def _share(p: float) -> str:
+    return html.escape(f"{100 * p:.1f} %" if p >= 0.0005 else "< 0.1 %")
 
 
 def next_tokens(prompts, logits, symbols, top: int = 15) -> NextTokens:

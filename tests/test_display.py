@@ -1,5 +1,7 @@
 """Display: what a page shows must be what the package holds, and must read in a terminal as well."""
 
+import json
+import math
 import sys
 
 import pytest
@@ -61,3 +63,46 @@ def test_heatmap_writes_only_what_is_not_zero():
     display.heatmap(ax, [[1.0, 0.0], [0.5, 0.5]], numbers=True)
     assert [text.get_text() for text in ax.texts] == ["1.00", "0.50", "0.50"]
     pyplot.close(figure)
+
+
+def bars():
+    logits = [[0.0, 2.0, 2.0, -1.0], [1.0, 0.0, 0.0, 0.0]]
+    return display.next_tokens(["a\n", "<b"], logits, ["x", " ", "<", "\n"], top=3)
+
+
+def test_next_tokens_are_the_likeliest_of_the_first_prompt():
+    """If this fails, the bars that stand without a script show other chances than softmax gives."""
+    total = 1 + 2 * math.exp(2) + math.exp(-1)
+    shown = bars().bars()
+    assert [symbol for symbol, _ in shown] == [" ", "<", "x"]  # of equal ones the lower id first
+    assert [p for _, p in shown] == pytest.approx([math.exp(2) / total, math.exp(2) / total, 1 / total])
+    assert str(bars()).splitlines()[1].split() == ["␣", f"{math.exp(2) / total:.1%}", "█" * 18]
+
+
+def test_next_tokens_keep_all_rows_for_the_script_and_no_script_inside():
+    """If this fails, the controls have nothing to compute from, or a symbol breaks out of the markup."""
+    html = bars()._repr_html_()
+    assert "<script" not in html  # the theme runs what it takes for one when it swaps pages
+    bs4 = pytest.importorskip("bs4", reason="Beautiful Soup comes with the extra 'site'")
+    (element,) = bs4.BeautifulSoup(html, "html.parser").select("next-tokens")
+    about = json.loads(element["data-rows"])
+    assert about == {
+        "prompts": ["a↵", "<b"], "symbols": ["x", " ", "<", "\n"], "top": 3,
+        "rows": [[0.0, 2.0, 2.0, -1.0], [1.0, 0.0, 0.0, 0.0]],
+    }  # fmt: skip
+    items = element.select("ol > li")
+    assert [item.code.get_text() for item in items] == ["␣", "<", "x"]
+    assert items[0].select_one(".share").get_text() == "45.8 %"
+    assert len(element.find_all()) == 2 + 1 + 4 * 3  # p, code, ol; li with code, bar and share
+
+
+@pytest.mark.parametrize(
+    ("prompts", "logits"),
+    [([], []), (["a"], []), (["a"], [[1.0]]), (["a", "b"], [[1.0, 2.0]]), (["a"], [[1.0, math.nan]]),
+     (["a"], [[1.0, -math.inf]])],
+)  # fmt: skip
+def test_next_tokens_that_do_not_fit_are_refused(prompts, logits):
+    """If this fails, a row of another vocabulary is shown under wrong letters, or NaN as a bar."""
+    with pytest.raises(ValueError, match="logits"):
+        display.next_tokens(prompts, logits, ["x", "y"])
+    assert display.next_tokens(["a"], [[1.0, 2.0]], ["x", "y"]).top == 2

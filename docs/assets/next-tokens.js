@@ -41,9 +41,9 @@ class NextTokens extends HTMLElement {
     const slider = (name, text, min, max, step, value) => {
       const input = element("input", { type: "range", id: `${id}-${name}`, min, max, step });
       input.value = value; // after its bounds
-      const output = element("output", { htmlFor: input.id });
+      const shown = element("span", { className: "value" }); // no <output>, which would be read out twice
       const label = element("label", { htmlFor: input.id }, text);
-      return { input, output, row: element("div", { className: "control" }, label, input, output) };
+      return { input, shown, row: element("div", { className: "control" }, label, input, shown) };
     };
     this.prompt = element("select", { id: `${id}-prompt` });
     this.prompt.append(...this.prompts.map((text, i) => element("option", { value: i }, text)));
@@ -78,7 +78,7 @@ class NextTokens extends HTMLElement {
     const V = this.symbols.length;
     const [t, k, p] = [this.temperature, this.k, this.p].map(({ input }) => Number(input.value));
     const tell = (control, text) => {
-      control.output.textContent = text;
+      control.shown.textContent = text;
       control.input.setAttribute("aria-valuetext", text);
     };
     tell(this.temperature, t === 0 ? "0, greedy" : t.toFixed(2));
@@ -99,7 +99,8 @@ class NextTokens extends HTMLElement {
           sign.setAttribute("aria-hidden", "true");
           children.push(element("span", { className: "unseen" }, NAMES[shown]));
         }
-        const share = element("span", { className: "share" }, chance > 0 ? `${(100 * chance).toFixed(1)} %` : "–");
+        const percent = chance >= 0.0005 ? `${(100 * chance).toFixed(1)} %` : chance > 0 ? "< 0.1 %" : "–";
+        const share = element("span", { className: "share" }, percent);
         const item = element("li", {}, ...children, element("span", { className: "bar" }), share);
         item.style.setProperty("--p", chance);
         item.classList.toggle("out", chance === 0);
