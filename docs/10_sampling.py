@@ -16,6 +16,7 @@ comes next. Softmax makes chances of it.
 # %%
 import math
 import re
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -107,9 +108,8 @@ curves = {}
 for string in (prompt, "\n"):
     row = last_logits(string).double()  # (V,)
     curves[string] = [entropy(F.softmax(row / t, dim=-1)) for t in taus]
-    assert curves[string] == sorted(curves[string])  # it never falls
-claim("entropy_prompt", curves[prompt][49], kind="statistical")
-claim("entropy_line_end", curves["\n"][49], kind="statistical")
+    steps = [b - a for a, b in pairwise(curves[string])]
+    assert min(steps) > -1e-12  # it never falls
 print(
     f"at temperature {taus[49]:.0f}: {[f'{c[49]:.2f}' for c in curves.values()]} nats"
 )
@@ -159,7 +159,7 @@ So temperature $0$ has a meaning: take the highest logit. It is a choice and not
 """
 
 # %%
-for temperature in (0.0, 1e-39):
+for temperature in (0.0, 1e-38):
     print(temperature, F.softmax(tie / temperature, dim=-1).tolist())
 
 # %% [markdown]
@@ -179,7 +179,7 @@ def at_temperature(logits, temperature):  # logits (..., V)
     return (logits - highest) / temperature  # (..., V)
 
 
-for temperature in (1.0, 1e-39, 0):
+for temperature in (1.0, 1e-38, 0):
     print(temperature, F.softmax(at_temperature(tie, temperature), dim=-1).tolist())
 
 # %% [markdown]
@@ -327,7 +327,6 @@ off = torch.stack(
         for m in mixtures
     ]
 )  # (100, N, V)
-claim("sampling_mixtures", len(mixtures))
 claim("sampling_off_package", off.max(), expected=0.0, tolerance=1e-5, kind="tolerance")
 print(f"{len(mixtures)} mixtures, largest difference {off.max():.0e}")
 
@@ -347,13 +346,13 @@ edge = [
     ("+inf", [3.0, math.inf, 2.0], {"temperature": 0}),
     ("k of 0", [3.0, 1.0, 2.0], {"top_k": 0}),
     ("p of 90", [3.0, 1.0, 2.0], {"top_p": 90}),
-    ("below 0", [3.0, 1.0, 2.0], {"temperature": -1.0}),
+    ("temperature -1", [3.0, 1.0, 2.0], {"temperature": -1.0}),
 ]
 answers = []
 for name, row, settings in edge:
     try:
         answer = probabilities(torch.tensor(row), **settings).tolist()  # chances
-        answer = "  ".join(f"{p:.2g}" for p in answer)
+        answer = ", ".join(f"{p:.2g}" for p in answer)
     except ValueError as error:
         answer = str(error)
     answers.append((name, answer))
