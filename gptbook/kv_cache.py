@@ -1,7 +1,8 @@
 """The same forward pass, a piece at a time: keys and values of the past are kept and not computed again.
 
 A cache is a value. It goes in, and a longer one comes out; nothing is stored on the model, and no cache is changed.
-What it leaves out: space reserved in advance (each step copies the past once), and windows that slide; page 11.
+What it leaves out: space reserved in advance (each step copies the past once), windows that slide, and hooks (it runs
+the layers inside a block, so those on the block itself do not fire); page 11.
 """
 
 import math
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from gptbook.sampling import check_request, evaluating, next_token
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no equality that is one truth value
 class Cache:
     """Keys and values of T tokens, a pair for each block: (B, H, T, D) each."""
 
@@ -34,31 +35,34 @@ def forward(model, idx, cache: Cache | None = None):
 
     idx (B, T), cache of S tokens or None -> logits (B, T, V), equal to the last T rows of the model's own forward pass
     over S + T tokens, and a new Cache. Without dropout, whatever the model's mode. Raises ValueError if S + T is more
-    than block_size: learned positions end there, and every kept key has its position in it.
+    than block_size: learned positions end there, and every kept key has its position in it; and for a cache of another
+    model's shape or of another number of rows.
     """
+    model._check(idx)
+    _check(cache, model.config, idx.size(0))
     S, T = 0 if cache is None else len(cache), idx.size(1)
     if model.config.block_size < S + T:
         raise ValueError(
             f"the cache holds {S} tokens and {T} more come, the model reads {model.config.block_size}: "
             f"start again, without a cache, from the last tokens of the text"
         )
-    model._check(idx)
-    if cache is not None and cache.layers[0][0].size(0) != idx.size(0):
-        raise ValueError(f"the cache is of {cache.layers[0][0].size(0)} rows, idx has {idx.size(0)}: one row for each")
     position = torch.arange(S, S + T, device=idx.device)  # (T,)
     x = model.wte(idx) + model.wpe(position)  # (B, T, C)
     layers = []
     for i, block in enumerate(model.h):
         kept = None if cache is None else cache.layers[i]
-        written, layer = _attention(block.attn, block.ln_1(x), kept)  # (B, T, C)
+        written, layer = attention(block.attn, block.ln_1(x), kept)  # (B, T, C)
         layers.append(layer)
         x = x + written  # (B, T, C)
         x = x + block.mlp.c_proj(block.mlp.activation(block.mlp.c_fc(block.ln_2(x))))  # (B, T, C)
     return model.lm_head(model.ln_f(x)), Cache(tuple(layers))  # (B, T, V)
 
 
-def _attention(attn, x, kept):
-    """Attention of new tokens x (B, T, C) to those kept and to themselves -> (B, T, C), and all keys and values."""
+def attention(attn, x, kept=None):
+    """Attention of new tokens x (B, T, C) to S kept ones and to themselves -> (B, T, C), and all S + T (keys, values).
+
+    `kept` is a pair (keys, values), (B, H, S, D) each, or None.
+    """
     B, T, C = x.shape
     q, k, v = attn.c_attn(x).view(B, T, 3, attn.n_head, C // attn.n_head).permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
     if kept is not None:
@@ -67,7 +71,20 @@ def _attention(attn, x, kept):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S+T)
     scores = scores.masked_fill(~attn.past[S : S + T, : S + T], float("-inf"))  # row t is token S + t of the text
     y = (F.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)  # (B, T, C)
-    return attn.c_proj(y), (k, v)
+    # Without a past, k and v are views of a tensor that holds the queries as well: a copy lets go of those.
+    return attn.c_proj(y), (k.contiguous(), v.contiguous())
+
+
+def _check(cache, config, rows):
+    if cache is None:
+        return
+    L, shape = config.n_layer, (rows, config.n_head, len(cache), config.n_embd // config.n_head)
+    held = {tuple(tensor.shape) for layer in cache.layers for tensor in layer}
+    if len(cache.layers) != L or held != {shape}:
+        raise ValueError(
+            f"the cache holds {len(cache.layers)} layers of shape {', '.join(map(str, sorted(held)))}, model and idx "
+            f"need {L} of {shape}: a cache goes with the model and the rows that it was made from"
+        )
 
 
 def generate(
@@ -90,10 +107,10 @@ def generate(
     with evaluating(model):
         cache = None
         for _ in range(max_new_tokens):
-            if cache is not None and len(cache) < T:
-                logits, cache = forward(model, idx[:, -1:], cache)  # (B, 1, V)
+            if idx.size(1) > T:
+                logits = model(idx[:, -T:])  # (B, T, V)
             else:
-                logits, cache = forward(model, idx[:, -T:])  # (B, T, V)
+                logits, cache = forward(model, idx if cache is None else idx[:, -1:], cache)  # (B, T or 1, V)
             token = next_token(logits[:, -1, :V], temperature, top_k, generator, top_p)  # (B,)
             idx = torch.cat((idx, token[:, None]), dim=1)  # (B, one more)
     return idx
