@@ -48,6 +48,9 @@ registry = {
     "temperature": "page_10",
     "top-p": "page_10",
     "greedy-loop": "page_10",
+    "cached-step": "page_11",
+    "cached-work": "page_11",
+    "rows-that-fit": "page_11",
 }
 
 
