@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gptbook import kv_cache
 from gptbook.model import GPT, CausalSelfAttention, GPTConfig
 from gptbook.sampling import generate, probabilities
 from gptbook.tokenizers import CharTokenizer
@@ -322,3 +323,51 @@ def test_sampled_text_need_not_end_in_a_loop():
     drawn = generate(model, start, 60, generator=torch.Generator().manual_seed(0))[0].tolist()
     assert greedy[3:] == [0] * 60
     assert all(any(drawn[i] != drawn[i + n] for i in range(20, len(drawn) - n)) for n in range(1, 9))
+
+
+def any_model(config, seed):
+    """A GPT of any weights in float64, not only of initial ones."""
+    torch.manual_seed(seed)
+    model = GPT(config).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return model
+
+
+@pytest.mark.theorem("The cache changes nothing")
+@settings(max_examples=50, deadline=None)
+@given(config=configurations, data=st.data(), seed=st.integers(0, 2**31))
+def test_cache_changes_nothing(config, data, seed):
+    """If this fails, some logit, or some key or value that is kept, depends on whether the past was read before.
+
+    The oracle is the model's own forward pass, for the keys and values too: a hook takes them from its c_attn.
+    """
+    model = any_model(config, seed)
+    total = data.draw(st.integers(2, config.block_size))
+    S = data.draw(st.integers(1, total - 1))
+    idx = torch.randint(config.vocab_size, (2, total))  # (B, S+T)
+    with torch.no_grad():
+        _, cache = kv_cache.forward(model, idx[:, :S])
+        logits, cache = kv_cache.forward(model, idx[:, S:], cache)  # (B, T, V)
+        made = []
+        hooks = [block.attn.c_attn.register_forward_hook(lambda *call: made.append(call[2])) for block in model.h]
+        whole = model(idx)  # (B, S+T, V)
+    for hook in hooks:
+        hook.remove()
+    torch.testing.assert_close(logits, whole[:, S:], rtol=1e-9, atol=1e-9)
+    for (keys, values), qkv in zip(cache.layers, made, strict=True):
+        _, k, v = qkv.split(config.n_embd, dim=-1)  # (B, S+T, C) each
+        torch.testing.assert_close(keys.transpose(1, 2).flatten(2), k, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(values.transpose(1, 2).flatten(2), v, rtol=1e-9, atol=1e-9)
+
+
+def test_the_cache_needs_the_mask():
+    """If this fails, the theorem above also holds for a model that looks ahead, and its proof leans on nothing."""
+    model = any_model(GPTConfig(vocab_size=9, block_size=6, n_layer=2, n_head=2, n_embd=8), 0)
+    for block in model.h:
+        block.attn.past.fill_(True)
+    idx = torch.arange(6)[None]  # (B, T)
+    with torch.no_grad():
+        _, cache = kv_cache.forward(model, idx[:, :4])
+        logits, _ = kv_cache.forward(model, idx[:, 4:], cache)
+        assert (logits - model(idx)[:, 4:]).abs().max() > 1e-3
