@@ -476,7 +476,7 @@ claim("cache_rate_without", 200 / times[200][0], kind="statistical")
 claim("cache_rate_with", 200 / times[200][1], kind="statistical")
 display.table(
     table,
-    header=("tokens", "without", "with", "less time", "less work"),
+    header=("tokens", "without", "with", "time", "work"),
     caption="Tokens a second without a cache and with one, then how many times less time "
     f"it takes, and how many times less work. One thread of: {recipes.processor()}.",
 )

@@ -51,11 +51,12 @@ def forward(model, idx, cache: Cache | None = None):
     layers = []
     for i, block in enumerate(model.h):
         kept = None if cache is None else cache.layers[i]
-        written, layer = attention(block.attn, block.ln_1(x), kept)  # (B, T, C)
+        written, layer = attention(block.attn, block.ln_1(x), kept)  # written (B, T, C)
         layers.append(layer)
         x = x + written  # (B, T, C)
         x = x + block.mlp.c_proj(block.mlp.activation(block.mlp.c_fc(block.ln_2(x))))  # (B, T, C)
-    return model.lm_head(model.ln_f(x)), Cache(tuple(layers))  # (B, T, V)
+    logits = model.lm_head(model.ln_f(x))  # (B, T, V)
+    return logits, Cache(tuple(layers))
 
 
 def attention(attn, x, kept=None):
@@ -110,7 +111,8 @@ def generate(
             if idx.size(1) > T:
                 logits = model(idx[:, -T:])  # (B, T, V)
             else:
-                logits, cache = forward(model, idx if cache is None else idx[:, -1:], cache)  # (B, T or 1, V)
+                new = idx if cache is None else idx[:, -1:]  # the prompt first, then one token at a time
+                logits, cache = forward(model, new, cache)
             token = next_token(logits[:, -1, :V], temperature, top_k, generator, top_p)  # (B,)
             idx = torch.cat((idx, token[:, None]), dim=1)  # (B, one more)
     return idx

@@ -425,7 +425,9 @@ def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     """If this fails, the shape comments that pages show with the package's source are wrong."""
     from dataclasses import asdict
 
-    model, data, sampling = (load(ledger, monkeypatch, name) for name in ("model", "data", "sampling"))
+    model, data, sampling, kv_cache = (
+        load(ledger, monkeypatch, name) for name in ("model", "data", "sampling", "kv_cache")
+    )
     trainer, checks, measure = (
         load(ledger, monkeypatch, name) for name in ("trainer", "verify.checks", "verify.measure")
     )
@@ -436,6 +438,9 @@ def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     assert gpt(x).shape == (*y.shape, tiny_config.vocab_size)
     sampling.generate(gpt, x[:, :5], 6, top_k=4, generator=random)
     sampling.next_token(gpt(x)[:, -1], temperature=0)
+    kv_cache.generate(gpt, x[:, :5], 6, generator=random)
+    _, cache = kv_cache.forward(gpt, x[:, :3])
+    kv_cache.forward(gpt, x[:, 3:], cache)
     trainer.train(gpt, tokens, tokens, trainer.TrainConfig(steps=2, batch_size=3, random_batches=2))
     measure.leak_matrix(gpt, x[:1])
     report = checks.check_model(gpt, vocab_size=tiny_config.vocab_size, block_size=8, expect=gpt.config)
