@@ -4,6 +4,7 @@ Everything here watches from outside, by hooks that are taken off again, also wh
 left as it was: its weights, its mode and its random state. Page 12.
 """
 
+import operator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -52,21 +53,25 @@ def stream(model, idx):
 def logit_lens(model, idx):
     """What each layer would say: idx (B, T) -> (L+1, B, T, V), row l the logits if the model ended after l blocks.
 
-    The stream after l blocks, through the final norm and the unembedding; the last row is what the model says itself.
-    nostalgebraist 2020, "interpreting GPT: the logit lens".
+    The stream after l blocks, through the final norm and the unembedding; the last row is, bit for bit, what the model
+    says itself. nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
     with evaluating(model):
-        return model.lm_head(model.ln_f(stream(model, idx)[::2]))  # (L+1, B, T, V)
+        # One by one, in the shape that the model has them: another shape may round otherwise.
+        return torch.stack([model.lm_head(model.ln_f(x)) for x in stream(model, idx)[::2]])  # (L+1, B, T, V)
 
 
 @contextmanager
 def ablated(model, heads):
     """The model with some heads switched off, given as pairs (layer, head), for as long as the `with` block lasts.
 
-    A head that is off adds nothing to the stream: its slice of what the projection reads is zero. Raises ValueError for
-    a head that the model has not.
+    A head that is off adds nothing to the stream: its slice of what the projection reads is zero. Blocks may be nested.
+    Raises ValueError for a head that the model has not.
     """
-    off = [(int(layer), int(head)) for layer, head in heads]
+    try:
+        off = [(operator.index(layer), operator.index(head)) for layer, head in heads]
+    except (TypeError, ValueError):
+        raise ValueError(f"heads are pairs of whole numbers (layer, head), such as [(0, 3)], got {heads!r}") from None
     L, H = len(model.h), model.h[0].attn.n_head
     for layer, head in off:
         if not (0 <= layer < L and 0 <= head < H):
@@ -110,9 +115,9 @@ def previous_token_scores(model, idx):
     The mean over tokens 1 to T - 1 of the weight that token t gives to token t - 1. A head that looks at all of its
     past alike gets the mean of 1 / (t + 1).
     """
-    if idx.size(1) < 2:
-        raise ValueError(f"idx has {idx.size(1)} token a row: a token before needs two at least")
     weights = attention(model, idx)  # (L, B, H, T, T)
+    if weights.size(-1) < 2:
+        raise ValueError("idx has one token a row: without two, none has a token before it")
     return _ranked(weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(dim=(1, 3)))
 
 
@@ -121,24 +126,32 @@ def induction_scores(model, idx):
 
     idx is repeated once, to 2T tokens a row. Token t of the second copy stood at t - T as well; an induction head looks
     at t - T + 1, what came next there (Olsson et al. 2022). Give random tokens, so that nothing else is worth looking
-    at. Raises ValueError if 2T is more than block_size.
+    at. A head that looks at all of its past alike gets the mean of 1 / (t + 1) over the second copy. Raises ValueError
+    if 2T is more than block_size, or if T is 1, where what came next is the token itself.
     """
-    T = idx.size(1)
+    T = idx.size(-1)
+    if T < 2:
+        raise ValueError("idx has fewer than two tokens a row: what followed the first one would be its own copy")
     if model.config.block_size < 2 * T:
         raise ValueError(
-            f"idx has {T} tokens a row and is repeated, the model reads {model.config.block_size}: halve it"
+            f"idx has {T} tokens a row and is repeated, the model reads {model.config.block_size}: "
+            f"give rows of at most half of that"
         )
-    weights = attention(model, torch.cat((idx, idx), dim=1))  # (L, B, H, 2T, 2T)
+    weights = attention(model, torch.cat((idx, idx), dim=-1))  # (L, B, H, 2T, 2T)
     looked = weights.diagonal(offset=1 - T, dim1=-2, dim2=-1)[..., 1:]  # (L, B, H, T): rows T to 2T - 1
     return _ranked(looked.mean(dim=(1, 3)))
 
 
-def neighbours(model, token: int, count: int = 5):
-    """The tokens whose embeddings point most nearly the same way: a list of (id, cosine), the token itself left out."""
-    table = F.normalize(model.wte.weight.detach(), dim=-1)  # (V, C)
+def neighbours(table, token: int, count: int = 5):
+    """The rows of `table` (V, C) that point most nearly the same way as row `token`: a list of (id, cosine).
+
+    The nearest first, `token` itself left out. `table` is an embedding, an unembedding, or a difference of two. Raises
+    ValueError for a token that the table has not.
+    """
+    table = F.normalize(table.detach(), dim=-1)  # (V, C)
     if not 0 <= token < len(table):
         raise ValueError(f"token must lie in 0..{len(table) - 1}, got {token}")
     cosines = table @ table[token]  # (V,)
     cosines[token] = -torch.inf
-    values, ids = cosines.topk(min(count, len(table) - 1))
+    values, ids = cosines.topk(max(0, min(count, len(table) - 1)))
     return list(zip(ids.tolist(), values.tolist(), strict=True))
