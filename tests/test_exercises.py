@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from gptbook import exercises
-from gptbook.exercises import page_02, page_08
+from gptbook.exercises import page_02, page_08, page_12
 from gptbook.model import GPT, GPTConfig
 
 RIGHT, WRONG = {}, {}  # answers/page_01.py and its neighbours hold them
@@ -263,3 +263,19 @@ def test_messages_do_not_name_the_workings():
             assert not re.search(
                 r"\b_\w+|page_\d\d|lambda \w+:", exercises.check(name, answer).message.split(", at the line")[0]
             )
+
+
+def test_known_mistakes_about_heads_are_mistakes_and_differ():
+    """A failure would mean that a catalogue holds a right answer, or that its inputs cannot tell two mistakes apart."""
+    weights = [(page_12._weights(H, 2 * P, P), P) for H, P in ((3, 4), (5, 3))]
+    lenses = [page_12._lens(*pattern, seed) for seed, pattern in enumerate(page_12._PATTERNS)]
+    for catalogue, cases, right in (
+        (page_12.PREVIOUS_MISTAKES, [(w,) for w, _ in weights], lambda w: w.diagonal(-1, 1, 2).mean(1)),
+        (page_12.INDUCTION_MISTAKES, weights, lambda w, P: w.diagonal(1 - P, 1, 2)[:, 1:].mean(1)),
+        (page_12.APPEARS_MISTAKES, lenses, lambda z, a: (z.argmax(1) == a).tolist().index(True)),
+    ):
+        results = [[torch.as_tensor(-1 if (r := f(*c)) is None else r) for c in cases]
+                   for f in (right, *(wrong for _, wrong in catalogue))]  # fmt: skip
+        for i, a in enumerate(results):
+            for b in results[:i]:
+                assert not all(x.shape == y.shape and torch.allclose(x, y, 5e-3) for x, y in zip(a, b, strict=True))

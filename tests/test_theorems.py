@@ -5,6 +5,7 @@ The build pairs the two: a theorem without a test here, or a test without its th
 
 import itertools
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gptbook import kv_cache
+from gptbook import lens
 from gptbook.model import GPT, CausalSelfAttention, GPTConfig
 from gptbook.sampling import generate, probabilities
 from gptbook.tokenizers import CharTokenizer
@@ -371,3 +373,22 @@ def test_the_cache_needs_the_mask():
         _, cache = kv_cache.forward(model, idx[:, :4])
         logits, _ = kv_cache.forward(model, idx[:, 4:], cache)
         assert (logits - model(idx)[:, 4:]).abs().max() > 1e-3
+
+
+@pytest.mark.theorem("What an indifferent head scores")
+@settings(max_examples=30, deadline=None)
+@given(T=st.integers(2, 12), H=st.integers(1, 3), seed=st.integers(0, 2**31))
+def test_indifferent_head(T, H, seed):
+    """If this fails, page 12 holds heads against a wrong baseline: fractions are the oracle for a real model."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(vocab_size=7, block_size=2 * T, n_layer=2, n_head=H, n_embd=4 * H)).double()
+    for block in model.h:
+        torch.nn.init.zeros_(block.attn.c_attn.weight[: 4 * H])  # all queries are zero, so all scores
+    one, two = torch.randint(7, (2, 3, T))  # (B, T) each
+    previous = sum(Fraction(1, n) for n in range(2, T + 1)) / (T - 1)
+    second = sum(Fraction(1, n) for n in range(T + 1, 2 * T + 1)) / T
+    assert second * T < math.log(2)
+    assert all(s.score == pytest.approx(float(previous), abs=1e-12) for s in lens.previous_token_scores(model, one))
+    assert all(s.score == pytest.approx(float(second), abs=1e-12) for s in lens.induction_scores(model, two))
+    torch.nn.init.normal_(model.h[0].attn.c_attn.weight)  # a head that cares scores something else
+    assert any(abs(s.score - float(second)) > 1e-9 for s in lens.induction_scores(model, two))

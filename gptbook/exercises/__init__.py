@@ -51,6 +51,9 @@ registry = {
     "cached-step": "page_11",
     "cached-work": "page_11",
     "rows-that-fit": "page_11",
+    "previous-token-head": "page_12",
+    "induction-head": "page_12",
+    "first-appears": "page_12",
 }
 
 
