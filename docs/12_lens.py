@@ -149,7 +149,7 @@ Here are the {{ lens_heads }} heads at work on a line that the model never saw.
 claim("lens_heads", L * H, expected=16)
 display.sample(text)
 
-# %% tags=["hide-input"] alt="Sixteen small squares in a grid, a row of them for each layer. In the first layer, heads 2 and 3 show one sharp line beside the diagonal, heads 0 and 1 a softer one a little further from it. In the second and third layer most of the weight lies near the diagonal in patches. In the last layer it is spread wide, with columns that many tokens look at." caption="The weights of all heads for this line. Within a square, rows are the tokens that look, from top to bottom, and columns those looked at. Dark is much."
+# %% tags=["hide-input"] alt="Sixteen small squares in a grid, a row of them for each layer. In the first layer some heads show one sharp line beside the diagonal, others a softer one. In the middle layers most of the weight lies near the diagonal, in patches. In the last layer it is spread wider, with columns that many tokens look at." caption="The weights of all heads for this line. Within a square, rows are the tokens that look, from top to bottom, and columns those looked at. Dark is much."
 fig, axes = display.figure(5.2, 5.6, columns=H, rows=L)
 for layer in range(L):
     for head in range(H):
@@ -161,7 +161,7 @@ for layer in range(L):
 
 # %% [markdown]
 r"""
-We name a head by its layer and its number: 0.3 is head 3 of the first layer. The shades show the root of each weight, or the small ones
+We name a head by its layer and its number, both counted from 0: `0.3` is the last head of the first layer. The shades show the root of each weight, or the small ones
 would be invisible.
 
 Pictures invite stories. So we put numbers beside what we believe to see, and over many more lines than one: {{ lens_rows }} windows of the
@@ -207,29 +207,37 @@ def row(name, found, at):
     return (name, f"{d:.1f}", f"{one:.2f}", f"{two:.2f}", f"{ends:.1f}", f"{marks:.1f}")
 
 
-chosen = [(0, 3), (0, 2), (0, 1), (1, 0), (2, 0), (2, 2), (3, 1), (3, 2)]
+leaders = {name: divmod(n.argmax().item(), H) for name, n in found.items()}
 display.table(
-    [row(f"{layer}.{head}", found, (layer, head)) for layer, head in chosen]
+    [
+        row(f"{layer}.{head}", found, (layer, head))
+        for layer, head in sorted(set(leaders.values()))
+    ]
     + [row("indifferent", indifferent, (0, 0))],
     header=("head", "distance", *list(found)[1:]),
+    caption="The heads that lead in some column.",
 )
 
 # %% tags=["hide-input"]
-claim("lens_03_back", found["1 back"][0, 3], (0.7, 1), None, "statistical")
-claim("lens_02_back", found["1 back"][0, 2], (0.5, 1), None, "statistical")
-claim("lens_01_two", found["2 back"][0, 1], (0.2, 1), None, "statistical")
-claim("lens_31_ends", found["line ends"][3, 1], (2, None), None, "statistical")
-claim("lens_22_marks", found["punctuation"][2, 2], (2, None), None, "statistical")
-claim("lens_far", found["distance"][3].mean(), kind="statistical")
-claim("lens_near", found["distance"][1].mean(), kind="statistical")
-claim("lens_alike", indifferent["distance"], kind="tolerance")
+for name, at in leaders.items():
+    key = "looks_" + name.replace(" ", "_")
+    claim(key, found[name][at], kind="statistical")
+    claim(key + "_head", "{}.{}".format(*at))
+assert found["1 back"].max() > 0.7
+assert found["line ends"].max() > 2
+assert found["punctuation"].max() > 2
+by_layer = found["distance"].mean(dim=1)  # (L,)
+claim("looks_far", by_layer[-1], (by_layer.min(), None), None, "statistical")
+claim("looks_near", by_layer.min(), kind="statistical")
+claim("looks_near_layer", by_layer.argmin())
+claim("looks_alike", indifferent["distance"], kind="tolerance")
 
 # %% [markdown]
 r"""
-The heads 0.3 and 0.2 look one token back, with {{ lens_03_back:.0%}} and {{ lens_02_back:.0%}} of their weight. Head 0.1 looks mostly two back,
-with {{ lens_01_two:.0%}}. Head 2.2 gives punctuation {{ lens_22_marks:.1f}} times its fair share. Head 3.1 gives line ends {{ lens_31_ends:.1f}}
-times theirs. And the last layer looks further than the second: {{ lens_far:.1f}} tokens back on average, against {{ lens_near:.1f}}. An
-indifferent head would look {{ lens_alike:.0f}} back.
+Head {{ looks_1_back_head }} looks one token back, with {{ looks_1_back:.0%}} of its weight. Head {{ looks_2_back_head }} looks two back more than any other, with
+{{ looks_2_back:.0%}}. Head {{ looks_punctuation_head }} gives punctuation {{ looks_punctuation:.1f}} times its fair share. Head {{ looks_line_ends_head }} gives line ends {{ looks_line_ends:.1f}}
+times theirs. And the heads of the last layer look {{ looks_far:.1f}} tokens back on average, those of layer {{ looks_near_layer }} only {{ looks_near:.1f}}. An
+indifferent head would look {{ looks_alike:.0f}} back.
 
 ## The ranking
 
@@ -253,6 +261,8 @@ claim(
 )
 claim("previous_best_head", f"{ranking[0].layer}.{ranking[0].head}")
 claim("previous_above", above, kind="statistical")
+claim("previous_second", ranking[1].score, (0.4, 1), None, "statistical")
+claim("previous_second_head", f"{ranking[1].layer}.{ranking[1].head}")
 display.table(
     [
         (i + 1, f"{s.layer}.{s.head}", f"{s.score:.3f}", f"{s.score / baseline:.1f}")
@@ -264,7 +274,7 @@ display.table(
 # %% [markdown]
 r"""
 An indifferent head would get {{ previous_alike:.3f}} in this window. {{ previous_above }} of the {{ lens_heads }} heads get more: in this text, near tokens
-matter most. But only a few do little else. The best is {{ previous_best_head }}, with {{ previous_best:.2f}}.
+matter most. But few do little else. The best is {{ previous_best_head }}, with {{ previous_best:.2f}}, and the next {{ previous_second_head }}, with {{ previous_second:.2f}}.
 """
 
 # %% tags=["hide-input"] alt="The weights of the best previous-token head for the beginning of the line, a square of letters against letters. Each letter puts nearly all its weight on the letter directly before it, so that the dark cells form a line one place left of the diagonal." caption="Head {{ previous_best_head }} on the beginning of the line. Each letter of the left column looks at the one before it."
@@ -277,8 +287,8 @@ ax.set_ylabel("who looks")
 
 # %% [markdown]
 r"""
-Why would a model want such heads? To know that an h follows a t, the place of the h need not know its own letter alone. It must know the
-pair. A previous-token head brings the other half of the pair.
+Why would a model want such heads? A token starts with its own letter alone. From that, one can do as well as a table of pairs. For more, a
+place must know the letter before its own. A previous-token head brings it.
 
 ## Is there an induction head?
 
@@ -296,9 +306,9 @@ generator = torch.Generator().manual_seed(0)
 noise = torch.randint(tokenizer.vocab_size, (64, 32), generator=generator)  # (B, T)
 induction = lens.induction_scores(model, noise)
 chance = sum(1 / n for n in range(33, 65)) / 32
-claim("induction_best", induction[0].score, (0, 0.1), None, "statistical")
 claim("induction_best_head", f"{induction[0].layer}.{induction[0].head}")
 claim("induction_alike", chance, (0, 0.69315 / 32), None, "tolerance")
+claim("induction_best", induction[0].score, (0, chance), None, "statistical")
 print(f"best of 16 heads   {induction[0].score:.3f}")
 print(f"indifferent head   {chance:.3f}")
 
@@ -336,9 +346,10 @@ for name, copies in (("noise", noise), ("text", lines)):
         loss_after(model, copies, copies),
         loss_after(model, copies.roll(9, 0), copies),
     )
-gain = {name: other - same for name, (_, same, other) in losses.items()}
-claim("copy_gain_noise", gain["noise"], 0, 0.1, "statistical")
-claim("copy_gain_text", gain["text"], 0, 0.2, "statistical")
+change = {name: same - other for name, (_, same, other) in losses.items()}
+claim("copy_change_noise", change["noise"], 0, 0.1, "statistical")
+claim("copy_change_text", change["text"], 0, 0.2, "statistical")
+claim("copy_loss_noise", losses["noise"][1], (4.3, None), None, "statistical")
 display.table(
     [(name, *(f"{loss:.2f}" for loss in three)) for name, three in losses.items()],
     header=("", "first copy", "second copy", "second, after others"),
@@ -347,18 +358,19 @@ display.table(
 
 # %% [markdown]
 r"""
-Having seen the same tokens before saves {{ copy_gain_noise:.2f}} nats a token on noise, and {{ copy_gain_text:.2f}} on text: nothing, or close to it. The model does not copy.
-(The loss on noise is far above $\ln 65$, a blind guess. The model is sure of its English, and noise proves it wrong again and again.)
+Compare the last two columns. Having seen the same tokens before changes the loss by {{ copy_change_noise:+.2f}} nats on noise and by {{ copy_change_text:+.2f}} on text. An induction
+head would save whole nats. The model does not copy. (Its loss on noise, {{ copy_loss_noise:.1f}}, is far above the $\ln 65$ of a blind guess. It is sure of its English, and
+noise proves it wrong again and again.)
 
 ## Could the measurement find one?
 
 A ruler that only ever shows zero is suspicious. So we build a model that must have an induction head. Its weights are set by
-hand. It has one head a layer, and both MLPs write nothing. The stream has four parts: the token, its position, the token before, and the answer.
+hand. It has two layers of one head, and both MLPs write nothing. The stream has four parts: the token, the token before, the answer, and the position.
 
 * In layer 0 each position looks at the one before it, and copies its token into the part "token before".
 * In layer 1 each token looks for places whose "token before" is itself, and copies what stands there into "answer".
 
-So an induction head needs a previous-token head below it.
+So an induction head rests on a previous-token head below it.
 """
 
 # %%
@@ -422,25 +434,26 @@ When did the scores arise? Training kept a few models on the way.
 """
 
 # %%
-steps, best_previous, second_previous, best_induction = [], [], [], []
 claim("lens_read", recipes.TRAINING["step-5"].steps * 12 * 64 / 1e6, kind="tolerance")
+steps, curves, best_induction = [], [], []
 for step, young in [*run.snapshots(), (run.summary["steps"], model)]:
     steps.append(step)
     scores = {(s.layer, s.head): s.score for s in lens.previous_token_scores(young, x)}
-    best_previous.append(scores[0, 3])
-    second_previous.append(scores[0, 2])
+    curves.append([scores[s.layer, s.head] for s in ranking[:2]])
     best_induction.append(lens.induction_scores(young, noise)[0].score)
-claim("previous_start", best_previous[0], kind="statistical")
-claim("previous_300", best_previous[2], kind="statistical")
-claim("previous_02_300", second_previous[2], kind="statistical")
-claim("previous_02_900", second_previous[3], kind="statistical")
 claim("lens_step", steps[2])
 claim("lens_step_later", steps[3])
+claim("previous_start", curves[0][0], baseline, 0.03, "statistical")
+claim("previous_early", curves[2][0], kind="statistical")
+claim("previous_second_early", curves[2][1], kind="statistical")
+claim("previous_second_later", curves[3][1], kind="statistical")
 
-# %% tags=["hide-input"] alt="Scores over the steps of training. The previous-token score of head 0.3 climbs early and ends near one. That of head 0.2 follows later and ends a little lower. The best induction score of any head stays near zero throughout." caption="How the scores arise. Points are the snapshots of page 9."
+# %% tags=["hide-input"] alt="Scores over the steps of training. The previous-token score of one head climbs early and ends near one. That of a second head ends lower. The best induction score of any head stays near zero throughout." caption="How the scores arise. Points are the snapshots of page 9."
 fig, ax = display.figure(5.2, 2.8)
-ax.plot(steps, best_previous, "o-", color=display.BLUE, label="0.3, previous token")
-ax.plot(steps, second_previous, "s--", color=display.GREEN, label="0.2, previous token")
+colours = (display.BLUE, display.GREEN)
+for s, style, colour, curve in zip(ranking, ("o-", "s--"), colours, zip(*curves)):
+    label = f"{s.layer}.{s.head}, previous token"
+    ax.plot(steps, curve, style, color=colour, label=label)
 ax.plot(steps, best_induction, "^:", color=display.RED, label="any, induction")
 ax.axhline(baseline, color=display.GREY, linewidth=1, linestyle="-.")
 ax.text(steps[-1], baseline + 0.02, "indifferent", ha="right", fontsize=8)
@@ -451,8 +464,9 @@ ax.legend(fontsize=8, loc="center right")
 
 # %% [markdown]
 r"""
-At the start, head 0.3 scores {{ previous_start:.2f}}, as good as indifferent. After {{ lens_step }} steps it has {{ previous_300:.2f}}. Head 0.2 stands at
-{{ previous_02_300:.2f}} then, and at {{ previous_02_900:.2f}} after {{ lens_step_later }}. Two heads come to do nearly the same. Keep that in mind for the last section.
+At the start, head {{ previous_best_head }} scores {{ previous_start:.2f}}, as good as indifferent. After {{ lens_step }} steps it has {{ previous_early:.2f}}. Head
+{{ previous_second_head }} stands at {{ previous_second_early:.2f}} then, and at {{ previous_second_later:.2f}} after {{ lens_step_later }}. In the end, two heads do much the same. Keep that in
+mind for the last section.
 
 ## Let every layer speak
 
@@ -621,7 +635,7 @@ the middle column.
 
 Seeing order in a few rows is easy. Is it more than chance? Two questions with a number each. Is a capital nearer to its own small letter than
 to others? Are the five vowels nearer to each other than any five letters? For an answer, shuffle: pair the capitals with random small letters, draw five
-random letters, 1000 times, and count how often chance does as well.
+random letters, {{ letters_shuffles:,}} times, and count how often chance does as well.
 """
 
 # %%
@@ -676,8 +690,9 @@ claim("letters_shuffles", len(shuffles))
 
 # %% [markdown]
 r"""
-So yes, in places. The change of the embedding pulls a capital and its small letter together: mean cosine {{ letters_own:.2f}}, and the own letter has rank {{ letters_own_rank:.1f}} of
-26 on average. In the unembedding, vowels stand together, with a mean cosine of {{ letters_vowels:.2f}}: {{ letters_vowels_chance }} of the {{ letters_shuffles:,}} random fives do as
+So yes, in places. Even in the embedding itself, capitals pass the test: the change, small as it is, shows through the noise. In the change alone, a capital and its small letter
+have a mean cosine of {{ letters_own:.2f}}, and the own letter has rank {{ letters_own_rank:.1f}} of 26 on average. That is above chance, and far from first. In the
+unembedding, vowels stand together, with a mean cosine of {{ letters_vowels:.2f}}: {{ letters_vowels_chance }} of the {{ letters_shuffles:,}} random fives do as
 well. The model was told nothing about vowels. But where one may come next, often another may too.
 
 ## Switching heads off
@@ -704,7 +719,7 @@ rise = torch.tensor(
     [[loss_without((layer, head)) - whole for head in range(H)] for layer in range(L)]
 )  # (L, H)
 
-# %% tags=["hide-input"] alt="Two grids of four layers by four heads. On the left the previous-token scores: heads 2 and 3 of layer 0 are dark, the rest pale. On the right the rise of the loss: head 3 of layer 0 is by far the darkest, head 2 of the same layer is pale." caption="Left: what a head seems to do, its previous-token score. Right: what is missed without it, the rise of the loss in nats."
+# %% tags=["hide-input"] alt="Two grids of four layers by four heads. On the left the previous-token scores: two heads of layer 0 are dark, the rest paler. On the right the rise of the loss: one head of layer 0 is by far the darkest, and nearly all others are pale." caption="Left: what a head seems to do, its previous-token score. Right: what is missed without it, the rise of the loss in nats."
 fig, axes = display.figure(5.2, 2.9, columns=2)
 for ax, matrix, title in (
     (axes[0], previous, "previous-token score"),
@@ -723,48 +738,50 @@ claim("ablation_first", names[0])
 claim("ablation_second", names[1])
 claim("ablation_most", rise.max(), (0.1, None), None, "statistical")
 claim("ablation_next", rise.flatten()[order[1]], kind="statistical")
-claim("ablation_02", rise[0, 2], kind="statistical")
 claim("ablation_correlation", torch.corrcoef(both)[0, 1], (-1, 1), None, "statistical")
 rest = torch.corrcoef(without_best)[0, 1]
 claim("ablation_correlation_rest", rest, (-1, 1), None, "statistical")
-rank_previous = [f"{s.layer}.{s.head}" for s in ranking].index(names[1]) + 1
-claim("ablation_second_rank", rank_previous)
+by_score = [f"{s.layer}.{s.head}" for s in ranking]
+claim("ablation_first_rank", 1 + by_score.index(names[0]))
+claim("ablation_second_rank", 1 + by_score.index(names[1]))
+stand_in = rise[ranking[1].layer, ranking[1].head]
+claim("ablation_stand_in", stand_in, (0, rise.max() / 2), None, "statistical")
 print(
     f"correlation of score and rise {torch.corrcoef(both)[0, 1]:.2f}, without {names[0]} {rest:.2f}"
 )
 
 # %% [markdown]
 r"""
-The most needed head is {{ ablation_first }}: without it the loss rises by {{ ablation_most:.2f}} nats. It is the head with the highest
-previous-token score, too. Over all heads, score and rise have a correlation of {{ ablation_correlation:.2f}}, and of {{ ablation_correlation_rest:.2f}} if that head is left aside. (A
-correlation of 1 means points on a rising straight line, 0 means no such trend.) So the score says something about the need, and far from all.
-The second in need, {{ ablation_second }}, has only rank {{ ablation_second_rank }} in score.
+The most needed head is {{ ablation_first }}: without it the loss rises by {{ ablation_most:.2f}} nats. Its previous-token score has rank {{ ablation_first_rank }}.
+The second in need is {{ ablation_second }}, and costs {{ ablation_next:.2f}}. Its score has rank {{ ablation_second_rank }}. Over all heads, score and rise have a correlation of
+{{ ablation_correlation:.2f}}, and of {{ ablation_correlation_rest:.2f}} if the most needed one is left aside. (A correlation of 1 means points on a rising straight line, 0 means no such
+trend.) So the score says something about the need, and far from all.
 
-And then there is 0.2. It looks one token back nearly as firmly as 0.3, and can be missed for {{ ablation_02:.2f}} nats. Is it idle? Switch off *both*.
+And then there is {{ previous_second_head }}, second by score. It looks one token back as {{ previous_best_head }} does, and can be missed for {{ ablation_stand_in:.2f}} nats. Is it idle? Switch off
+*both*.
 """
 
 # %%
-pairs = [((0, 3), (0, 2)), ((0, 3), (1, 0)), ((1, 0), (1, 3)), ((0, 0), (3, 3))]
+top_two = [(s.layer, s.head) for s in ranking[:2]]
+needed = [divmod(i, H) for i in order.tolist()]
 rows = []
-for a, b in pairs:
+for a, b in (top_two, needed[:2], needed[1:3], needed[-2:]):
     together, added = loss_without(a, b) - whole, (rise[a] + rise[b]).item()
-    name = "{}.{} and {}.{}".format(*a, *b)
-    rows.append(
-        (name, f"{rise[a]:.2f}", f"{rise[b]:.2f}", f"{added:.2f}", f"{together:.2f}")
-    )
-    if (a, b) == pairs[0]:
+    numbers = (rise[a].item(), rise[b].item(), added, together)
+    rows.append(("{}.{} and {}.{}".format(*a, *b), *(f"{n:.2f}" for n in numbers)))
+    if [a, b] == top_two:
         claim("ablation_added", added, kind="statistical")
-        claim("ablation_together", together, (added, None), None, "statistical")
+        claim("ablation_together", together, (added + 0.1, None), None, "statistical")
 display.table(rows, header=("heads", "first off", "second off", "sum", "both off"))
 
 # %% [markdown]
 r"""
-Both off cost {{ ablation_together:.2f}} nats, and the sum of the two alone is {{ ablation_added:.2f}}. Each stands in for the other. With 0.3
-there, 0.2 is nearly superfluous, and without it, it is vital. So a small rise does not mean that a head does nothing. It may mean that another
-does the same.
+The first row is the answer. Both off cost {{ ablation_together:.2f}} nats, and the two alone add up to {{ ablation_added:.2f}}. Each stands in for the other. With
+{{ previous_best_head }} there, {{ previous_second_head }} is nearly superfluous, and without it, it is vital. So a small rise does not mean that a head does nothing. It may
+mean that another does the same.
 
-This is the difference between correlation and cause. The map of 0.2 said: it looks at the token before. Ablation alone said: it hardly
-matters. Only together, and with the pair, did they tell the story.
+This is the difference between correlation and cause. The map of {{ previous_second_head }} said: it looks at the token before. Its ablation said: it hardly
+matters. The truth took both, and the pair.
 
 ## Checks
 
@@ -781,7 +798,8 @@ state = torch.get_rng_state()
 some = torch.randint(9, (2, 8), generator=torch.Generator().manual_seed(1))  # (B, T)
 
 assert lens.attention(other, some).shape == (3, 2, 2, 8, 8)
-with other.eval() and torch.no_grad():
+other.eval()
+with torch.no_grad():
     clean = other(some)  # (B, T, V)
 other.train()
 assert torch.equal(lens.logit_lens(other, some)[-1], clean)
@@ -861,7 +879,7 @@ later row loses it again does not matter. If there is no such row, it returns `N
 
     `argmax` over the vocabulary gives each row's guess. Then look for the first row that guesses right.
 
-Check yours with `exercises.check("first-appears", first_layer)`. Then use it: after how many layers does the lens first say the second letter of "morrow" in our line, having read the first?
+Check yours with `exercises.check("first-appears", first_layer)`. Then use it: after how many layers does the lens first have the last letter of "neighbour" in our line, having read all before it?
 """
 
 
@@ -873,7 +891,7 @@ def first_layer(lens_logits, answer):
     return None
 
 
-at = text.index("morrow")
+at = text.index("neighbour") + 7  # its last letter but one
 print(first_layer(says[:, 0, at], idx[0, at + 1]))
 exercises.check("first-appears", first_layer)
 
