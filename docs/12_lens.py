@@ -450,10 +450,9 @@ claim("previous_second_later", curves[3][1], kind="statistical")
 
 # %% tags=["hide-input"] alt="Scores over the steps of training. The previous-token score of one head climbs early and ends near one. That of a second head ends lower. The best induction score of any head stays near zero throughout." caption="How the scores arise. Points are the snapshots of page 9."
 fig, ax = display.figure(5.2, 2.8)
-colours = (display.BLUE, display.GREEN)
-for s, style, colour, curve in zip(ranking, ("o-", "s--"), colours, zip(*curves)):
-    label = f"{s.layer}.{s.head}, previous token"
-    ax.plot(steps, curve, style, color=colour, label=label)
+for i, style, colour in ((0, "o-", display.BLUE), (1, "s--", display.GREEN)):
+    label = f"{ranking[i].layer}.{ranking[i].head}, previous token"
+    ax.plot(steps, [pair[i] for pair in curves], style, color=colour, label=label)
 ax.plot(steps, best_induction, "^:", color=display.RED, label="any, induction")
 ax.axhline(baseline, color=display.GREY, linewidth=1, linestyle="-.")
 ax.text(steps[-1], baseline + 0.02, "indifferent", ha="right", fontsize=8)
@@ -772,13 +771,14 @@ for a, b in (top_two, needed[:2], needed[1:3], needed[-2:]):
     if [a, b] == top_two:
         claim("ablation_added", added, kind="statistical")
         claim("ablation_together", together, (added + 0.1, None), None, "statistical")
+        claim("ablation_then", together - rise[a], kind="statistical")
 display.table(rows, header=("heads", "first off", "second off", "sum", "both off"))
 
 # %% [markdown]
 r"""
-The first row is the answer. Both off cost {{ ablation_together:.2f}} nats, and the two alone add up to {{ ablation_added:.2f}}. Each stands in for the other. With
-{{ previous_best_head }} there, {{ previous_second_head }} is nearly superfluous, and without it, it is vital. So a small rise does not mean that a head does nothing. It may
-mean that another does the same.
+The first row is the answer. Both off cost {{ ablation_together:.2f}} nats, and the two alone add up to {{ ablation_added:.2f}}. With {{ previous_best_head }} there,
+{{ previous_second_head }} can be missed for {{ ablation_stand_in:.2f}} nats. Once {{ previous_best_head }} is gone, missing it costs {{ ablation_then:.2f}} more. It stands in for the other. So a
+small rise does not mean that a head does nothing. It may mean that another does the same. In other pairs, the sum comes closer.
 
 This is the difference between correlation and cause. The map of {{ previous_second_head }} said: it looks at the token before. Its ablation said: it hardly
 matters. The truth took both, and the pair.
