@@ -81,7 +81,7 @@ def ablated(model, heads):
         def hook(_, given):
             y = given[0].unflatten(-1, (H, -1)).clone()  # (B, T, H, D)
             y[..., numbers, :] = 0
-            return (y.flatten(-2),)  # (B, T, C)
+            return y.flatten(-2)  # (B, T, C)
 
         return hook
 

@@ -421,6 +421,22 @@ def load(ledger, monkeypatch, name: str):
     return module
 
 
+def test_the_lens_keeps_its_comments(ledger, monkeypatch, tiny_config):
+    """If this fails, page 12 shows source whose shape comments are wrong."""
+    from gptbook.model import GPT
+
+    lens = load(ledger, monkeypatch, "lens")
+    gpt, idx = GPT(tiny_config), torch.zeros(3, 4, dtype=torch.long)
+    lens.logit_lens(gpt, idx)
+    lens.previous_token_scores(gpt, idx)
+    lens.induction_scores(gpt, idx)
+    lens.neighbours(gpt.wte.weight, 0)
+    with lens.ablated(gpt, [(0, 1)]):
+        gpt(idx)
+    assert len(ledger.sites) > 5
+    assert ledger.report() == []
+
+
 def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     """If this fails, the shape comments that pages show with the package's source are wrong."""
     from dataclasses import asdict
