@@ -223,14 +223,14 @@ for name, at in leaders.items():
     key = "looks_" + name.replace(" ", "_")
     claim(key, found[name][at], kind="statistical")
     claim(key + "_head", "{}.{}".format(*at))
-assert found["1 back"].max() > 0.7
-assert found["line ends"].max() > 1.5
-assert found["punctuation"].max() > 1.3
 by_layer = found["distance"].mean(dim=1)  # (L,)
 claim("looks_far", by_layer[-1], (by_layer.min(), None), None, "statistical")
 claim("looks_near", by_layer.min(), kind="statistical")
 claim("looks_near_layer", by_layer.argmin())
 claim("looks_alike", indifferent["distance"], kind="tolerance")
+assert found["1 back"].max() > 0.7
+assert found["line ends"].max() > 1.5
+assert found["punctuation"].max() > 1.3
 
 # %% [markdown]
 r"""
@@ -273,7 +273,7 @@ display.table(
 
 # %% [markdown]
 r"""
-An indifferent head would get {{ previous_alike:.3f}} in this window. {{ previous_above }} of the {{ lens_heads }} heads get more: in this text, near tokens
+An indifferent head would get {{ previous_alike:.3f}} in this window. Of {{ lens_heads }} heads, {{ previous_above }} get more: in this text, near tokens
 matter most. But few do little else. The best is {{ previous_best_head }}, with {{ previous_best:.2f}}, and the next {{ previous_second_head }}, with {{ previous_second:.2f}}.
 """
 
@@ -358,8 +358,8 @@ display.table(
 
 # %% [markdown]
 r"""
-Compare the last two columns. Having seen the same tokens before changes the loss by {{ copy_change_noise:+.2f}} nats on noise and by {{ copy_change_text:+.2f}} on text. An induction
-head would save whole nats. The model does not copy. (Its loss on noise, {{ copy_loss_noise:.1f}}, is far above the $\ln 65$ of a blind guess. It is sure of its English, and
+Compare the last two columns. Having seen the same tokens before changes the loss by {{ copy_change_noise:+.3f}} nats on noise and by {{ copy_change_text:+.3f}} on text. The
+model does not copy. (Its loss on noise, {{ copy_loss_noise:.1f}}, is far above the $\ln 65$ of a blind guess. It is sure of its English, and
 noise proves it wrong again and again.)
 
 ## Could the measurement find one?
@@ -447,6 +447,9 @@ claim("previous_start", curves[0][0], baseline, 0.03, "statistical")
 claim("previous_early", curves[2][0], kind="statistical")
 claim("previous_second_early", curves[2][1], kind="statistical")
 claim("previous_second_later", curves[3][1], kind="statistical")
+print("steps  ", steps)
+print("best   ", [round(pair[0], 2) for pair in curves])
+print("second ", [round(pair[1], 2) for pair in curves])
 
 # %% tags=["hide-input"] alt="Scores over the steps of training. The previous-token score of one head climbs early and ends near one. That of a second head ends lower. The best induction score of any head stays near zero throughout." caption="How the scores arise. Points are the snapshots of page 9."
 fig, ax = display.figure(5.2, 2.8)
@@ -493,33 +496,34 @@ print(
 # %% tags=["hide-input"] alt="A grid of letters. Each column is a place in the line, each of the five rows the number of layers read. In the top row nearly all guesses are wrong. Row by row more cells are framed, and in the last row about half of the guesses are the letter that came." caption="The top guess after each number of layers, darker for a higher probability. Above: the letter read. Below: the letter that came. A frame marks a right guess."
 from matplotlib.patches import Rectangle
 
-shown = 22
-chances = F.softmax(says[:, 0, :shown], dim=-1)  # (L+1, T, V)
+part = slice(7, 23)  # from the end of the first line on
+chances = F.softmax(says[:, 0, part], dim=-1)  # (L+1, T, V)
 top, guess = chances.max(dim=-1)  # (L+1, T) each
-came = idx[0, 1 : shown + 1]  # (T,)
-fig, ax = display.figure(5.2, 2.1)
-display.heatmap(ax, top, columns=display.characters(text[:shown]), high=1.0)
+came = idx[0, 8:24]  # (T,)
+fig, ax = display.figure(5.2, 2.6)
+display.heatmap(ax, top, columns=display.characters(text[part]), high=1.0)
 ax.set_ylabel("layers read")
+ax.tick_params(labelsize=11)
 for layer in range(L + 1):
     for at, letter in enumerate(
         display.characters(tokenizer.decode(guess[layer].tolist()))
     ):
         ink = "white" if top[layer, at] > 0.5 else "black"
-        ax.text(at, layer, letter, ha="center", va="center", color=ink, fontsize=9)
+        ax.text(at, layer, letter, ha="center", va="center", color=ink, fontsize=11)
         if guess[layer, at] == came[at]:
             frame = Rectangle((at - 0.46, layer - 0.46), 0.92, 0.92, fill=False)
             frame.set(edgecolor=display.ORANGE, linewidth=1.4)
             ax.add_patch(frame)
-for at, letter in enumerate(display.characters(text[1 : shown + 1])):
-    ax.text(at, L + 1, letter, ha="center", va="center", fontsize=10)
+for at, letter in enumerate(display.characters(text[8:24])):
+    ax.text(at, L + 1, letter, ha="center", va="center", fontsize=11)
 ax.set_ylim(L + 1.4, -0.5)
 
 # %% [markdown]
 r"""
 Row 0 is the token and its position, before any layer. Each row below has one layer more. Watch the words arrive.
 
-Over many windows: how good is each layer's guess? Here are the loss, the share of right guesses, the probability of the right token, and its
-rank, where 1 is the top.
+Over many windows: how good is each layer's guess? Here are the loss, the share of right guesses, the mean probability of the right token, and its
+mean rank, where 1 is the top.
 """
 
 # %%
@@ -544,7 +548,7 @@ display.table(
         )
         for layer in range(L + 1)
     ],
-    header=("layers", "loss", "right", "probability", "mean rank"),
+    header=("layers", "loss", "right", "probability", "rank"),
 )
 
 # %% tags=["hide-input"] alt="The loss of the lens over the number of layers read, with the rungs of the loss ladder. It falls with every layer: above the unigram rung without any layer, between unigram and bigram after one, and below the trigram rung at the end." caption="The loss of the lens after each layer, on the loss ladder."
@@ -583,7 +587,7 @@ There is no place where "the answer is computed". {{ lens_first_zero:.0%}} of th
 top, and the end does not.
 
 Be careful with early rows. The unembedding was trained for the last one only. What an early layer knows may be written in a form that the lens cannot read.
-So the lens shows at least what is there.
+What the lens shows is there. What it does not show may be there too.
 
 ## Which letters are alike?
 
@@ -641,6 +645,7 @@ random letters, {{ letters_shuffles:,}} times, and count how often chance does a
 import string
 
 claim("wte_width", model.config.n_embd)
+claim("letters_shuffles", 1000)
 small = torch.tensor(tokenizer.encode(string.ascii_lowercase))
 capital = torch.tensor(tokenizer.encode(string.ascii_uppercase))
 vowels = torch.tensor([string.ascii_lowercase.index(vowel) for vowel in "aeiou"])
@@ -674,18 +679,15 @@ for name, table in tables.items():
             as_good[1],
         )
     )
-display.table(
-    rows,
-    header=("table", "own small letter", "chance", "rank of 26", "vowels", "chance"),
-    caption="Mean cosines, and how many of 1000 shuffles do as well. A capital's own small letter has a rank among the 26; by chance 13.5.",
-)
-
-# %% tags=["hide-input"]
 claim("letters_own", verdict["its change"][0], kind="statistical")
 claim("letters_own_rank", verdict["its change"][4], (1, 13.5), None, "statistical")
 claim("letters_vowels", verdict["unembedding"][1], kind="statistical")
 claim("letters_vowels_chance", verdict["unembedding"][3], (0, 50), None, "statistical")
-claim("letters_shuffles", len(shuffles))
+display.table(
+    rows,
+    header=("table", "own letter", "chance", "rank of 26", "vowels", "chance"),
+    caption="Mean cosines, and how many of 1000 shuffles do as well. A capital's own small letter has a rank among the 26; by chance 13.5.",
+)
 
 # %% [markdown]
 r"""
