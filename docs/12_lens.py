@@ -149,7 +149,7 @@ Here are the {{ lens_heads }} heads at work on a line that the model never saw.
 claim("lens_heads", L * H, expected=16)
 display.sample(text)
 
-# %% tags=["hide-input"] alt="Sixteen small squares in a grid, a row of them for each layer. In the first layer some heads show one sharp line beside the diagonal, others a softer one. In the middle layers most of the weight lies near the diagonal, in patches. In the last layer it is spread wider, with columns that many tokens look at." caption="The weights of all heads for this line. Within a square, rows are the tokens that look, from top to bottom, and columns those looked at. Dark is much."
+# %% tags=["hide-input"] alt="Sixteen small squares in a grid, a row of them for each layer. In the first layer some heads show one sharp line beside the diagonal, others a softer one. In the middle layers most of the weight lies near the diagonal, in patches. In the last layer it is spread wider, with columns that many tokens look at." caption="The weights of all heads for this line. Within a square, rows are the tokens that look, from top to bottom, and columns those looked at. The stronger the blue, the more."
 fig, axes = display.figure(5.2, 5.6, columns=H, rows=L)
 for layer in range(L):
     for head in range(H):
@@ -277,7 +277,7 @@ An indifferent head would get {{ previous_alike:.3f}} in this window. Of {{ lens
 matter most. But few do little else. The best is {{ previous_best_head }}, with {{ previous_best:.2f}}, and the next {{ previous_second_head }}, with {{ previous_second:.2f}}.
 """
 
-# %% tags=["hide-input"] alt="The weights of the best previous-token head for the beginning of the line, a square of letters against letters. Each letter puts nearly all its weight on the letter directly before it, so that the dark cells form a line one place left of the diagonal." caption="Head {{ previous_best_head }} on the beginning of the line. Each letter of the left column looks at the one before it."
+# %% tags=["hide-input"] alt="The weights of the best previous-token head for the beginning of the line, a square of letters against letters. Each letter puts nearly all its weight on the letter directly before it, so that the strong cells form a line one place left of the diagonal." caption="Head {{ previous_best_head }} on the beginning of the line. Each letter of the left column looks at the one before it."
 shown = 20
 best = weights[ranking[0].layer, 0, ranking[0].head, :shown, :shown]  # (T, T)
 letters = display.characters(text[:shown])
@@ -493,7 +493,7 @@ print(
     f"{tuple(says.shape)}, and without the norm off by {(bare - logits).abs().max():.1f}"
 )
 
-# %% tags=["hide-input"] alt="A grid of letters. Each column is a place in the line, each of the five rows the number of layers read. In the top row nearly all guesses are wrong. Row by row more cells are framed, and in the last row about half of the guesses are the letter that came." caption="The top guess after each number of layers, darker for a higher probability. Above: the letter read. Below: the letter that came. A frame marks a right guess."
+# %% tags=["hide-input"] alt="A grid of letters. Each column is a place in the line, each of the five rows the number of layers read. In the top row nearly all guesses are wrong. Row by row more cells are framed, and in the last row about half of the guesses are the letter that came." caption="The top guess after each number of layers, in a stronger blue where it is more probable. Above: the letter read. Below: the letter that came. A frame marks a right guess."
 from matplotlib.patches import Rectangle
 
 part = slice(7, 23)  # from the end of the first line on
@@ -556,7 +556,11 @@ from gptbook import ladder
 
 fig, ax = display.figure(5.2, 2.9)
 ax.plot(range(L + 1), layer_loss, "o-", color=display.BLUE)
-display.rungs(ax, ladder.ladder(tokens, tokenizer))
+rungs = ladder.ladder(tokens, tokenizer)
+loss_of = {rung.name: rung.loss for rung in rungs}
+assert layer_loss[0] > loss_of["unigram"] > layer_loss[1] > loss_of["bigram"]
+assert layer_loss[-1] < loss_of["trigram"]
+display.rungs(ax, rungs)
 ax.set_xticks(range(L + 1))
 ax.set_xlabel("layers read")
 ax.set_ylabel("loss (nats)")
@@ -685,8 +689,8 @@ claim("letters_vowels", verdict["unembedding"][1], kind="statistical")
 claim("letters_vowels_chance", verdict["unembedding"][3], (0, 50), None, "statistical")
 display.table(
     rows,
-    header=("table", "own letter", "chance", "rank of 26", "vowels", "chance"),
-    caption="Mean cosines, and how many of 1000 shuffles do as well. A capital's own small letter has a rank among the 26; by chance 13.5.",
+    header=("table", "own", "chance", "rank", "vowels", "chance"),
+    caption="Mean cosines of capitals with their own small letters and of vowels, each with how many of 1000 shuffles do as well. The rank is that of the own letter among 26; by chance 13.5.",
 )
 
 # %% [markdown]
@@ -720,7 +724,7 @@ rise = torch.tensor(
     [[loss_without((layer, head)) - whole for head in range(H)] for layer in range(L)]
 )  # (L, H)
 
-# %% tags=["hide-input"] alt="Two grids of four layers by four heads. On the left the previous-token scores: two heads of layer 0 are dark, the rest paler. On the right the rise of the loss: one head of layer 0 is by far the darkest, and nearly all others are pale." caption="Left: what a head seems to do, its previous-token score. Right: what is missed without it, the rise of the loss in nats."
+# %% tags=["hide-input"] alt="Two grids of four layers by four heads. On the left the previous-token scores: two heads of layer 0 have a strong colour, the rest are paler. On the right the rise of the loss: one head of layer 0 has by far the strongest colour, and nearly all others are pale." caption="Left: what a head seems to do, its previous-token score. Right: what is missed without it, the rise of the loss in nats."
 fig, axes = display.figure(5.2, 2.9, columns=2)
 for ax, matrix, title in (
     (axes[0], previous, "previous-token score"),
@@ -774,7 +778,11 @@ for a, b in (top_two, needed[:2], needed[1:3], needed[-2:]):
         claim("ablation_added", added, kind="statistical")
         claim("ablation_together", together, (added + 0.1, None), None, "statistical")
         claim("ablation_then", together - rise[a], kind="statistical")
-display.table(rows, header=("heads", "first off", "second off", "sum", "both off"))
+display.table(
+    rows,
+    header=("heads", "first", "second", "sum", "both"),
+    caption="The rise of the loss, in nats, with the first off, with the second off, and with both.",
+)
 
 # %% [markdown]
 r"""
