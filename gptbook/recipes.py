@@ -48,7 +48,8 @@ TRAINING = {
         snapshots=(0, 50, 300, 900),
     ),
     "under-the-hood": TrainConfig(
-        batch_size=32, steps=1000, learning_rate=2e-3, eval_every=100, snapshots=(0, 50, 200, 500),
+        batch_size=32, steps=1000, learning_rate=2e-3, eval_every=50,
+        snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
 }  # fmt: skip
 
@@ -90,6 +91,9 @@ def trained(name: str, show: bool | None = None) -> Trained:
     configurations, the text, the versions of Python and PyTorch. Models are kept in the folder that GPTBOOK_RUNS names,
     else in the user's cache. A training shows how it goes on on a terminal, elsewhere only if `show` says so. Raises
     ValueError for an unknown recipe.
+
+    The text of the book changes with each edit of a page, so a model of it keeps the text that it read, as
+    book/input.txt: with its folder in GPTBOOK_DATA, that text is the book, and the model serves.
     """
     if name not in TRAINING:
         raise ValueError(f"recipe {name!r}: there is none of this name: choose one of {', '.join(TRAINING)}")
@@ -199,6 +203,9 @@ def _make(folder: Path, name: str, config: GPTConfig, tokenizer: CharTokenizer, 
             for which, tokens in (("train_estimate", train_tokens), ("val_estimate", val_tokens)):
                 summary[which] = estimate_loss(model, tokens, training.random_batches, training.batch_size)
         checkpoint.write_aside(aside / "summary.json", json.dumps(summary, indent=1) + "\n")
+        if corpus.name == "book":
+            (aside / "book").mkdir()
+            (aside / "book" / "input.txt").write_text(corpus.text, encoding="utf-8", newline="\n")
         try:
             aside.rename(folder)
         except OSError:
@@ -232,7 +239,7 @@ def peak_gflops(size: int = 1024, bursts: int = 7) -> float:
 def main(names: list[str]) -> int:
     """Make the models of the recipes named, or of all that pages share, unless they are kept already."""
     try:
-        for name in names or ("step-5", "lets-build"):
+        for name in names or TRAINING:
             made = trained(name, show=True)
             print(f"{name}: val {made.summary['val_loss']:.3f} after {made.summary['steps']:,} steps")
     except (ValueError, OSError) as error:

@@ -39,6 +39,10 @@ ANOTHER_TEXT = (
     "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
     "holds for that one alone is not asserted."
 )
+EARLIER = (
+    "This page computes with the book's own text, and that has changed since the computation. What its cells show "
+    "belongs to the earlier text, until `mkdocs build` runs them again."
+)
 
 
 class Build:
@@ -57,6 +61,7 @@ class Build:
         self.notes: dict[str, list[str]] = {}  # claim -> what the reader must know of the data behind it
         self.problems: list[str] = []
         self.broken = False  # a page did not run: what others miss of it is no news
+        self.earlier = False  # the book's own text has changed, and an earlier state of it serves
 
     def settle(self) -> None:
         """End the build if anything is wrong; a server says so and goes on."""
@@ -136,7 +141,12 @@ def _run(paths: list[Path]) -> list[execute.Page]:
     runner = execute.Runner(build.root, build.cache, timeout=float(build.extra.get("cell_timeout", 900)), say=log.info)
     names = {*build.extra.get("corpora", ()), *runner.corpora(paths), *runs.corpora(build.cache)}
     world = dependencies.World(dependencies.sources(build.root))
-    world.corpora = dependencies.corpora(sorted(names), build.root, dependencies.environment(build.root, build.cache))
+    if serving:  # an edit of prose must not train a model
+        world.texts = runs.kept_text(build.cache)
+    world.corpora = _corpora(names, world.texts)
+    if world.texts and _corpora({dependencies.OWN}, None) != {dependencies.OWN: world.corpora.get(dependencies.OWN)}:
+        build.earlier = True
+        log.info("the pages have changed since a model of their text was trained: it serves until `mkdocs build`")
     blocked = ""
     try:
         world.runs = runs.make(list(build.extra.get("runs", ())), build.root, build.cache, world, log.info)
@@ -144,7 +154,12 @@ def _run(paths: list[Path]) -> list[execute.Page]:
         build.problems.append(str(error))
         build.settle()
         blocked = str(error)
+    world.texts = runs.kept_text(build.cache)  # what the model has read, whatever was typed while it was trained
     return runner.run(paths, world, blocked)
+
+
+def _corpora(names: set[str], texts: Path | None) -> dict[str, str | None]:
+    return dependencies.corpora(sorted(names), build.root, dependencies.environment(build.root, build.cache, texts))
 
 
 def _collect_claims(sources) -> list[dict]:
@@ -322,6 +337,8 @@ def _what_it_takes(ran: execute.Page) -> str:
     ]
     if ran.notes:
         parts.append(_notes(ran.notes))
+    if build.earlier and dependencies.OWN in ran.texts:
+        parts.append(f'!!! note "An earlier text"\n\n    {EARLIER}')
     if ran.problem:
         block = "\n".join(f"    {line}" for line in ran.problem.splitlines())
         parts.append(f'!!! failure "This page does not run"\n\n    ```text\n{block}\n    ```')

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 PACKAGE = "gptbook"
+OWN = "book"  # the text that is made of the pages: every edit of prose is another text
 
 # Packages whose version can be seen in an output.
 PACKAGES = (
@@ -90,11 +91,15 @@ print(json.dumps({{name: [codes.code(name), codes.mark(codes.code(name))] for na
 
 @dataclass
 class World:
-    """Name -> sha256 (or another mark) of everything that outputs may depend on, as it is now."""
+    """Name -> sha256 (or another mark) of everything that outputs may depend on, as it is now.
+
+    `texts` is a folder whose texts stand in for those of the same name, or None (`runs.kept_text`).
+    """
 
     sources: dict[str, str]  # path below the root -> sha256, for each file of the package
     corpora: dict[str, str | None] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
+    texts: Path | None = None
 
     def unchanged(self, needs: dict) -> bool:
         """Whether each thing that `needs` names is still what it was."""
@@ -105,10 +110,13 @@ class World:
         )
 
 
-def environment(root: Path, cache: Path) -> dict[str, str]:
-    """The environment of every process that runs the book's code, threads aside."""
+def environment(root: Path, cache: Path, texts: Path | None = None) -> dict[str, str]:
+    """The environment of every process that runs the book's code, threads aside; `texts` is as in World."""
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, **FIXED, "PYTHONPATH": path, "GPTBOOK_RUNS": str(cache / "runs")}
+    env = {**os.environ, **FIXED, "PYTHONPATH": path, "GPTBOOK_RUNS": str(cache / "runs")}
+    if texts is not None:
+        env["GPTBOOK_DATA"] = os.pathsep.join(filter(None, [str(texts), os.environ.get("GPTBOOK_DATA")]))
+    return env
 
 
 def versions() -> dict[str, str]:

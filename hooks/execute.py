@@ -46,6 +46,7 @@ class Page:
     claims: list[dict] = field(default_factory=list)
     verdicts: dict[int, list[dict]] = field(default_factory=dict)  # index of the cell -> its verdicts
     notes: list[str] = field(default_factory=list)  # why another text serves than the one asked for
+    texts: list[str] = field(default_factory=list)  # that it loaded, where it ran to its end
     seconds: float = 0.0  # that its code took, whenever it ran
     machine: str = ""  # on which it ran
     when: str = ""  # the day on which it ran, YYYY-MM-DD
@@ -113,6 +114,7 @@ class Runner:
     def _page(self, path: Path, notebook, entry: dict, **more) -> Page:
         about = {name: entry[name] for name in ("notes", "seconds", "machine", "when")}
         page = Page(path, notebook, **about, **more)
+        page.texts = list(entry.get("needs", {}).get("corpora", ()))
         indices = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
         for i, (count, outputs) in zip(indices, entry["outputs"], strict=True):
             cell = notebook.cells[i]
@@ -140,7 +142,7 @@ class Runner:
         start, problem, at = time.perf_counter(), "", 0
         with tempfile.TemporaryDirectory(prefix="gptbook-") as own:
             try:
-                await self._start(client, Path(own))
+                await self._start(client, Path(own), world)
                 start = time.perf_counter()
                 for at, cell in enumerate(work.cells):
                     await client.async_execute_cell(cell, at, execution_count=at)
@@ -177,7 +179,7 @@ class Runner:
                 self.say(f"ran {self._name(path)} in {entry['seconds']:.1f} s")
         return self._page(path, notebook, entry, ran=True, problem=problem)
 
-    async def _start(self, client: NotebookClient, own: Path) -> None:
+    async def _start(self, client: NotebookClient, own: Path, world: World) -> None:
         manager = client.create_kernel_manager()
         # The interpreter that builds the site runs the pages, whatever kernels a machine has under that name.
         spec = manager.kernel_spec
@@ -186,7 +188,7 @@ class Runner:
         manager.connection_file = str(own / "kernel.json")
         if os.name == "posix":  # sockets of its own: no ports, and no warning about them
             manager.transport, manager.ip = "ipc", str(own / "k")
-        env = environment(self.root, self.cache) | ONE_THREAD
+        env = environment(self.root, self.cache, world.texts) | ONE_THREAD
         # All texts were looked for before; and a reader's own settings of IPython are not the book's.
         env |= {"GPTBOOK_OFFLINE": "1", "IPYTHONDIR": str(own / "ipython")}
         env |= {"GPTBOOK_HIDE_CODES": "1"}  # who opens a solution has not earned the code of its check

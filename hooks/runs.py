@@ -2,6 +2,9 @@
 
 One process with all cores makes them, `python -m gptbook.recipes` in all but name.  A stamp says what it depended on;
 while none of that has changed the step is passed over, and PyTorch is not even imported.
+
+One model learns the text of the pages themselves, which every edit of prose changes.  A build trains it anew; a server
+keeps to the text that it was last trained on (`kept_text`), so that an edit shows within seconds.
 """
 
 import json
@@ -10,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dependencies import PACKAGE, PROBE, World, environment, needs, versions, write_aside
+from dependencies import OWN, PACKAGE, PROBE, World, environment, needs, versions, write_aside
 
 FORMAT = 1
 KEPT = 3  # models a recipe: going back to the last branch trains nothing
@@ -49,6 +52,13 @@ def corpora(cache: Path) -> set[str]:
     return set(stamp["needs"]["corpora"]) if stamp else set()
 
 
+def kept_text(cache: Path) -> Path | None:
+    """The folder in which the last model of the pages' own text keeps that text; None if there is no such model."""
+    stamp = read_stamp(cache)
+    folders = [cache / "runs" / folder for folder in stamp["folders"].values()] if stamp else []
+    return next((folder for folder in folders if (folder / OWN / "input.txt").is_file()), None)
+
+
 def make(names: list[str], root: Path, cache: Path, world: World, say=lambda line: None) -> dict[str, str]:
     """Name -> mark (configuration and weights) of each trained model of `names`, made now where something changed.
 
@@ -68,7 +78,7 @@ def make(names: list[str], root: Path, cache: Path, world: World, say=lambda lin
     say(f"the trained models that pages share: {', '.join(names)} (minutes, where they are not kept from before)")
     # Threads that spin only briefly while they wait for each other: with GNU's default, two of them collapse as soon as
     # they share a core. This costs a tenth where the machine is idle, and is several times faster where it is not.
-    env = {"GOMP_SPINCOUNT": "500"} | environment(root, cache) | {"GPTBOOK_OFFLINE": "1"}
+    env = {"GOMP_SPINCOUNT": "500"} | environment(root, cache, world.texts) | {"GPTBOOK_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _MAKE, json.dumps(names)],
         cwd=root, env=env, stdout=subprocess.PIPE, encoding="utf-8", check=False,

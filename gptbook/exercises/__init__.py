@@ -54,6 +54,9 @@ registry = {
     "previous-token-head": "page_12",
     "induction-head": "page_12",
     "first-appears": "page_12",
+    "longest-span": "page_14",
+    "where-it-turns": "page_14",
+    "early-stopping": "page_14",
 }
 
 
