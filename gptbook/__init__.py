@@ -10,6 +10,7 @@
 | 10, sampling | `sampling` |
 | 11, the KV cache | `kv_cache` |
 | 12, looking inside our GPT | `lens` |
+| 14, overfitting | `copying`, `recipes` |
 | all | `claims`, `display`, `exercises` |
 
 Importing `gptbook` loads none of them.

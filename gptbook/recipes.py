@@ -82,6 +82,7 @@ class Trained:
 
 
 loaded_runs: dict[str, str] = {}  # name -> key and sha256 of the weights of each recipe that `trained` gave
+loaded_folders: dict[str, Path] = {}  # name -> the folder of that run
 
 
 def trained(name: str, show: bool | None = None) -> Trained:
@@ -110,6 +111,7 @@ def trained(name: str, show: bool | None = None) -> Trained:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise runs.RunError(f"{folder}: the kept model cannot be read ({error}): delete this folder") from error
+    loaded_folders[name] = folder
     loaded_runs[name] = f"{key} {checkpoint.digest(checkpoint.weights(run.model))}"
     return Trained(run.model.eval(), tokenizer, corpus, run.history, summary, folder)
 

@@ -25,7 +25,7 @@ from {PACKAGE} import recipes
 names = json.loads(sys.argv[1])
 if code := recipes.main(names):
     sys.exit(code)
-print(json.dumps({{name: recipes.trained(name).folder.name for name in names}}))
+print(json.dumps({{name: recipes.loaded_folders[name].name for name in names}}))  # loading again may find another text
 {PROBE}
 """
 

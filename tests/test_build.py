@@ -66,19 +66,34 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-from gptbook import model
+from gptbook import corpora, model
 
-loaded_runs = {}
+loaded_runs, loaded_folders = {}, {}
 
 
 def trained(name):
+    if name == "own":
+        return own()
     folder = Path(os.environ["GPTBOOK_RUNS"]) / f"{name}-{model.WIDTH}"
     if not folder.is_dir():
         folder.mkdir(parents=True)
         with open("trainings.txt", "a") as file:
             file.write(name + "\\n")
-    loaded_runs[name] = f"{name} {model.WIDTH}"
+    loaded_runs[name], loaded_folders[name] = f"{name} {model.WIDTH}", folder
     return SimpleNamespace(folder=folder, width=model.WIDTH)
+
+
+def own():
+    # A model of the pages' own text, which it keeps.
+    text = corpora.load("book")
+    folder = Path(os.environ["GPTBOOK_RUNS"]) / f"own-{text.sha256[:8]}"
+    if not folder.is_dir():
+        (folder / "book").mkdir(parents=True)
+        (folder / "book" / "input.txt").write_text(text.text, encoding="utf-8")
+        with open("trainings.txt", "a") as file:
+            file.write("own\\n")
+    loaded_runs["own"], loaded_folders["own"] = f"own {text.sha256}", folder
+    return SimpleNamespace(folder=folder, letters=len(text.text))
 
 
 def main(names):
@@ -195,6 +210,20 @@ from gptbook.claims import claim
 claim("letters", 3)
 '''
 
+OWN_PAGE = '''# %% [markdown]
+r"""
+# Own
+
+This page reads the book. It has {{ own_letters }} letters.
+"""
+
+# %%
+from gptbook import recipes
+from gptbook.claims import claim
+
+claim("own_letters", recipes.trained("own").letters)
+'''
+
 REPORT_PAGE = """# Report
 
 The text has {{ letters }} letters.
@@ -234,14 +263,16 @@ class _Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def build(root: Path, strict: bool = True) -> Built:
-    """What `mkdocs build --strict` does, in this process."""
+def build(root: Path, strict: bool = True, command: str = "build") -> Built:
+    """What `mkdocs build --strict` does, in this process, or each build of `mkdocs serve`."""
     logger, lines = logging.getLogger("mkdocs"), _Lines()
     before = logger.level
     logger.addHandler(lines)
     logger.setLevel(logging.INFO)
     try:
-        mkdocs.commands.build.build(load_config(str(root / "mkdocs.yml"), strict=strict))
+        config = load_config(str(root / "mkdocs.yml"), strict=strict)
+        config.plugins.on_startup(command=command, dirty=False)
+        mkdocs.commands.build.build(config)
         passed = True
     except Abort as error:
         lines.lines.append(str(error))
@@ -469,6 +500,116 @@ def test_lost_model_is_made_again(book):
     shutil.rmtree(book / ".cache" / "gptbook" / "runs" / "tiny-3")
     assert build(book).ran == []
     assert (book / "trainings.txt").read_text() == "tiny\ntiny\n"
+
+
+# A page that reads the book itself ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(book):
+    """The book with a page whose model learns the text of all pages, built."""
+    (book / "pyproject.toml").write_text("", encoding="utf-8")  # without it, docs may be anybody's
+    (book / "docs" / "05_own.py").write_text(OWN_PAGE, encoding="utf-8")
+    edit(book, "mkdocs.yml", "runs: [tiny]", "runs: [tiny, own]")
+    built = build(book)
+    assert built.passed, built.log
+    assert built.ran == ["05_own.py"]
+    assert trainings(book) == 1
+    return book
+
+
+def trainings(book) -> int:
+    """How often the model of the book's own text was trained."""
+    return (book / "trainings.txt").read_text().split().count("own")
+
+
+def letters(built: Built) -> int:
+    """The letters that the page of the book's own text says the book has."""
+    return int(re.search(r"It has (\d+) letters", built.html("05_own"))[1])
+
+
+def add_prose(book, words="Ten more letters, or some.") -> None:
+    edit(book, "docs/02_plain.py", "Do it yourself.", f"Do it yourself. {words}")
+
+
+def test_the_text_of_the_book_depends_on_no_result(own):
+    """If this fails, what the model of the book's text says goes into that text, and every build trains."""
+    again = build(own)
+    assert again.ran == []
+    assert trainings(own) == 1
+    assert letters(again) > 100  # filled in, and the text has the braces
+
+
+def test_a_build_trains_the_model_of_the_changed_text(own):
+    """If this fails, a build publishes what a model of an earlier text wrote."""
+    before = letters(build(own))
+    add_prose(own, "Five!")
+    built = build(own)
+    assert built.passed, built.log
+    assert built.ran == ["05_own.py"]
+    assert trainings(own) == 2
+    assert letters(built) == before + len(" Five!")
+    assert "An earlier text" not in built.html("05_own")
+
+
+def test_a_server_keeps_to_the_text_that_the_model_read(own):
+    """If this fails, an edit of prose takes minutes to show, or stale results stand there without a word."""
+    before = build(own, command="serve")
+    assert "An earlier text" not in before.html("05_own")  # the negative control: nothing has changed
+    assert "it serves until" not in before.log
+    add_prose(own)
+    served = build(own, command="serve")
+    assert served.passed, served.log
+    assert served.ran == []
+    assert trainings(own) == 1
+    assert "Ten more letters" in served.html("02_plain")
+    assert letters(served) == letters(before)
+    assert "An earlier text" in served.html("05_own")
+    assert "An earlier text" not in served.html("02_plain")
+    assert served.log.count("the pages have changed since") == 1
+
+
+def test_a_page_edited_on_a_server_reads_the_text_that_the_model_read(own):
+    """If this fails, an edit of the page's code trains a model in the page, for minutes, or mixes two texts."""
+    before = letters(build(own))
+    add_prose(own)
+    edit(own, "docs/05_own.py", "from gptbook import recipes", "from gptbook import recipes  # edited")
+    served = build(own, command="serve")
+    assert served.passed, served.log
+    assert served.ran == ["05_own.py"]
+    assert trainings(own) == 1
+    assert letters(served) == before
+    assert "An earlier text" in served.html("05_own")
+    built = build(own)  # and what was made on the server is not taken for more than it is
+    assert built.ran == ["05_own.py"]
+    assert trainings(own) == 2
+    assert letters(built) > before
+
+
+def test_a_server_without_a_model_trains_one(own):
+    """If this fails, the first `mkdocs serve` in a fresh checkout shows no model, or one of nothing."""
+    shutil.rmtree(own / ".cache" / "gptbook" / "runs")
+    add_prose(own)
+    served = build(own, command="serve")
+    assert served.passed, served.log
+    assert trainings(own) == 2
+    assert served.ran == ["05_own.py"]
+    assert "An earlier text" not in served.html("05_own")
+
+
+def test_prose_typed_while_a_model_is_trained_waits_for_the_next_build(own):
+    """If this fails, a page reads another text than its model, and trains one of its own."""
+    edit(
+        own, "gptbook/recipes.py", 'file.write("own\\n")',
+        'file.write("own\\n")\n        page = Path("docs/01_model.py")\n'
+        '        page.write_text(page.read_text().replace("One sentence", "A sentence"))',
+    )  # fmt: skip
+    add_prose(own)
+    built = build(own)
+    assert built.passed, built.log
+    assert trainings(own) == 2  # the page trained none
+    assert letters(built) == letters(build(own)) + len("One") - len("A")
+    assert trainings(own) == 3
 
 
 # What ends a strict build ---------------------------------------------------------------------------------------------

@@ -192,6 +192,33 @@ def test_every_way_to_import_is_followed(tmp_path):
     assert {name for name in found if found[name] != again[name]} == {"gptbook.sub.e"}
 
 
+def test_a_model_of_the_book_keeps_the_text_that_it_read(tiny, trainings, monkeypatch):
+    """If this fails, `mkdocs serve` trains for minutes after each edit of prose, or shows a model of another text."""
+    monkeypatch.setattr(recipes, "OWN_VOCABULARY", ("tiny",))
+    monkeypatch.setitem(recipes.CORPORA, "tiny", "book")
+    monkeypatch.delenv("GPTBOOK_DATA", raising=False)
+    pages = tiny / "checkout" / "docs"
+    pages.mkdir(parents=True)
+    (tiny / "checkout" / "pyproject.toml").touch()
+    monkeypatch.setattr(corpora, "__file__", str(tiny / "checkout" / "gptbook" / "corpora.py"))
+    (pages / "index.md").write_text("# Home\n\n" + TEXT, encoding="utf-8")
+    first = trained("tiny")
+    (pages / "index.md").write_text("# Home\n\nEdited. Ä.\n\n" + TEXT, encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setenv("GPTBOOK_DATA", str(first.folder))
+        again = trained("tiny")
+    assert (again.folder, again.corpus.text) == (first.folder, first.corpus.text)
+    assert len(trainings) == 1
+    other = trained("tiny")  # the negative control: without the folder the edited text counts
+    assert len(trainings) == 2
+    assert (other.folder / "book" / "input.txt").read_text(encoding="utf-8") == other.corpus.text != first.corpus.text
+
+
+def test_other_texts_are_not_kept_with_their_models(tiny):
+    """If this fails, each kept model takes a megabyte more, of a text that never changes."""
+    assert not (trained("tiny").folder / "book").exists()
+
+
 def test_a_run_that_another_process_finished_first_is_used(tiny, monkeypatch):
     """If this fails, two builds at a time end in an error, or in two models of one name."""
     made = trained("tiny")
@@ -259,6 +286,7 @@ def test_what_was_loaded_is_on_record(tiny, monkeypatch):
     (recorded,) = recipes.loaded_runs.values()
     key, sha256 = recorded.split()
     assert made.folder.name == f"tiny-{key[:16]}"
+    assert recipes.loaded_folders["tiny"] == made.folder
     assert len(sha256) == 64
     monkeypatch.setitem(TRAINING, "tiny", replace(TINY_TRAINING, seed=2))
     trained("tiny")
