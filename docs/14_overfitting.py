@@ -65,7 +65,7 @@ result, the text has the name of the result in double braces. So nothing that th
 # %%
 import torch
 
-from gptbook import data, display, ladder, recipes
+from gptbook import copying, data, display, ladder, recipes
 
 own = recipes.trained("under-the-hood")
 large = recipes.trained("step-5")  # page 9's model, which read Shakespeare
@@ -104,7 +104,7 @@ display.table(
 
 # %% [markdown]
 r"""
-Page 9's model has fewer parameters than its text has characters, and it read each character about {{ shakespeare_passes:.0f}} times. The
+Page 9's model has fewer parameters than its text has characters, and it read each character about {{ shakespeare_passes:.1f}} times. The
 model of this page has {{ own_per_character:.1f}} parameters for every character, and reads each about {{ own_passes:.0f}} times. It has room
 for the text, and time to learn it.
 
@@ -113,8 +113,8 @@ before, the last tenth of the text is held out.
 
 ## How unlike the tenths are
 
-The last tenth of Shakespeare is more Shakespeare. The last tenth of this book is the end of the home page and the
-[glossary](notation.md), and they are written in another style than the pages before. Then a loss there is higher for two reasons, and
+The last tenth of Shakespeare is more Shakespeare. The last tenth of this book begins on the page “{{ own_held_out_page }}” and ends with the
+[glossary](notation.md). Both are written in another style than the pages before. Then a loss there is higher for two reasons, and
 memorising is only one of them. How large is the other?
 
 No network is needed to see it. Cut each text into ten equal parts. Count a trigram table on nine of them, and judge it on the
@@ -123,6 +123,11 @@ tenth.
 
 
 # %%
+text, tokenizer = own.corpus.text, own.tokenizer
+train_text, held_out = data.split(text)
+claim("own_held_out_page", copying.place(text, len(train_text)).page)
+
+
 def by_tenth(run):
     """The loss of a trigram table on each tenth of a text, counted on the other nine."""
     V = run.tokenizer.vocab_size
@@ -144,6 +149,8 @@ claim(
     max(tenths["Shakespeare"]) - min(tenths["Shakespeare"]),
     expected=(0, 0.15) if large.corpus.name == "tinyshakespeare" else None,
 )
+for name, losses in tenths.items():
+    print(f"{name:11}", [f"{loss:.2f}" for loss in losses])
 
 # %% tags=["hide-input"] alt="Two rows of ten bars, the loss of a trigram table on each tenth of a text. For Shakespeare all ten bars are about equally high. For this book the first bars are alike, and those near the end are higher." caption="Loss of a trigram table on each tenth, counted on the other nine. The last tenth is the validation part."
 fig, axes = display.figure(5.2, 2.5, columns=2, sharey=True)
@@ -158,21 +165,16 @@ axes[0].set_ylabel("loss (nats)")
 # %% [markdown]
 r"""
 Shakespeare's tenths differ by {{ shakespeare_tenths:.2f}} nats at most. The last tenth of this book costs {{ own_style:.2f}} nats more
-than a typical one, for a table that saw nothing of either. So {{ own_style:.1f}} nats or so of the distance below belong to the style. Its
-*growth* cannot come from there. The parts stay what they are while the model trains.
+than a typical one, for a table that saw nothing of either. So, as far as a table of three symbols can tell, {{ own_style:.1f}} nats of the distance
+between the curves below belong to the style.
 
 ## One run, two losses
 """
 
 # %%
-text, tokenizer = own.corpus.text, own.tokenizer
-train_text, held_out = data.split(text)
 history = own.history
 turn = min(history, key=lambda row: row["val_loss"])  # the first, of several
 last = history[-1]
-
-print("lowest:", {name: turn[name] for name in ("step", "train_loss", "val_loss")})
-print("last:  ", {name: last[name] for name in ("step", "train_loss", "val_loss")})
 
 # %% tags=["hide-input"]
 claim("own_turn_step", turn["step"], kind="statistical")
@@ -271,8 +273,6 @@ Take a text that the model wrote. Find the longest piece of it that stands in th
 """
 
 # %%
-from gptbook import copying
-
 sample, source = "the mat on the cat", "a cat sat on the mat"
 length, start = copying.longest_copied(sample, source)
 print(length, repr(sample[start : start + length]))
@@ -419,11 +419,10 @@ ax.legend(fontsize=8)
 r"""
 The spans grow from snapshot to snapshot: {{ own_span_first:.0f}} characters before training, {{ own_span_turn:.0f}} after {{ own_span_turn_of }} steps, {{ own_span_last:.0f}} at the end. A
 model that knows its paragraph by heart comes to {{ own_parrot_span:.0f}} of the {{ own_span_pieces }}. The zero of the meter lies at {{ own_page_span:.0f}}, what the pages share with one another,
-or at {{ own_fresh_span:.0f}}, what the held-out part shares with them. The glossary has a fixed form, hence its larger number.
+or at {{ own_fresh_span:.0f}}, what the held-out part shares with them. Which of the two is fairer is a matter of style again.
 
-Read these together. The validation loss had turned, and still the texts hold no longer copies than a page of this book would hold anyway, give or take. **A model overfits
-long before it recites.** What it learns of its pages after the turn is too much for other pages: which word is likely beside which, which formula comes in which paragraph. It is far too
-little for whole sentences.
+Read these together. The validation loss had turned, and still the copies are about as long as those that a page of this book holds anyway. **This model overfits
+before it recites.** What it learned after the turn is something smaller than sentences. The meter does not say what.
 
 Page 9's model comes to {{ step_5_span:.0f}}, where fresh Shakespeare has {{ shakespeare_fresh_span:.0f}}. A longer text has more to match by chance, so compare each
 model with the fresh part of its own text, and not the two with each other.
@@ -575,8 +574,8 @@ display.table(
 # %% [markdown]
 r"""
 On Shakespeare the gap is {{ step_5_gap:.2f}} nats, after {{ step_5_val_loss:.2f}} on validation. Here it is {{ own_gap:.2f}}, of which style may
-explain {{ own_style:.1f}}. The models have nearly the same size. What differs is the text, nine times as long there, and how often it was read. With
-{{ shakespeare_passes:.0f}} passes there is little time to learn anything by heart. Do not read more into the two rows than that: window, batch and rate
+explain {{ own_style:.1f}}. The models have nearly the same size. What differs is the text, longer there, and how often it was read. With
+{{ shakespeare_passes:.1f}} passes there is little time to learn anything by heart. Do not read more into the two rows than that: window, batch and rate
 differ as well.
 
 ## Your turn
