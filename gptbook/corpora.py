@@ -331,7 +331,10 @@ def _book() -> str:
     texts = []
     for page in pages:
         text = _decoded(page.read_bytes())
-        texts.append(_prose(text, page.name) if page.suffix == ".py" else text.strip("\n"))
+        if page.suffix == ".py":
+            texts.append(_prose(text, page.name))
+        else:  # a drawing in a page is no prose
+            texts.append(re.sub(r"<svg\b.*?</svg>", "", text, flags=re.DOTALL).strip("\n"))
     if not any(texts):
         raise CorpusError('the text "book" needs the docs folder of a checkout: clone the book and pip install -e .')
     return "\n\n".join(text for text in texts if text) + "\n"
