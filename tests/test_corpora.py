@@ -521,7 +521,7 @@ def test_the_book_is_the_prose_of_its_pages(machine, monkeypatch):
     """If this fails, the model that learns the book learns its code, or pages in an order that changes."""
     put(machine / "pyproject.toml", b"")
     put(machine / "docs" / "02_b.py", PAGE.encode())
-    put(machine / "docs" / "01_a.md", "Größe\r\n".encode())
+    put(machine / "docs" / "01_a.md", 'Größe\r\n<svg viewBox="0">\n<text>R</text></svg>'.encode())
     put(machine / "docs" / "assets" / "x.css", b"not prose")
     checkout(monkeypatch, machine)
     corpus = corpora.load("book")

@@ -102,7 +102,7 @@ def test_a_symbol_leads_to_a_page_that_has_it(row):
 
 
 # A word may stand on its page in another form.
-FORMS = {"AdamW": "Adam", "bits per character": "bits", "overfitting": "text that was held out", "GPT": "GPT"}
+FORMS = {"AdamW": "Adam", "bits per character": "bits", "GPT": "GPT"}
 
 
 def terms() -> list[tuple[str, str, str]]:

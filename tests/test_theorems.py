@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gptbook import kv_cache
-from gptbook import lens
+from gptbook import kv_cache, lens
 from gptbook.model import GPT, CausalSelfAttention, GPTConfig
 from gptbook.sampling import generate, probabilities
 from gptbook.tokenizers import CharTokenizer
