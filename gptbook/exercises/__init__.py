@@ -57,6 +57,10 @@ registry = {
     "longest-span": "page_14",
     "where-it-turns": "page_14",
     "early-stopping": "page_14",
+    "remove-mask": "page_13",
+    "remove-positions": "page_13",
+    "depth-or-steps": "page_13",
+    "larger-recipe": "page_13",
 }
 
 
