@@ -3,7 +3,7 @@ r"""
 # Break it on purpose
 
 A broken GPT need not have a bad loss. Of six that we break on purpose, one has by far the best loss of all and cannot write
-a word, and two more do better than the right one.
+a word, and two more look better than the right one.
 
 A part of a machine is understood when you know what happens without it. So take the GPT of [page 8](08_gpt.py) and remove one
 part at a time: the mask, the positions, the residual additions, the norms, the scale of the scores. A sixth change moves the
@@ -52,7 +52,7 @@ training = trainer.TrainConfig(
     warmup_steps=50,
     schedule="cosine",
     eval_every=50,
-    seed=1337,
+    seed=1,
 )
 V, T, L, H, C = 65, 32, 4, 4, 64
 claim("broken_steps", training.steps)
@@ -325,7 +325,7 @@ fig.legend(
 claim("broken_right", loss["right"], (1.8, rung["bigram"]), kind="statistical")
 claim("broken_no_mask", loss["no mask"], (0.0, 0.5), kind="statistical")
 claim("broken_no_residual", loss["no residual"], (3.1, 3.5), kind="statistical")
-claim("broken_gap_no_positions", gap["no positions"], (0.01, 0.3), kind="statistical")
+claim("broken_gap_no_positions", gap["no positions"], (0.0, 0.3), kind="statistical")
 claim("broken_gap_no_scale", abs(gap["no scale"]), (0.0, 0.1), kind="statistical")
 claim("broken_gain_no_layernorm", -gap["no LayerNorm"], (0.0, 0.3), kind="statistical")
 claim("broken_gain_post_norm", -gap["post-norm"], (0.0, 0.3), kind="statistical")
@@ -345,7 +345,8 @@ Read the table from its two ends.
 * **No LayerNorm** and **post-norm** do *better* than the right model, by {{ broken_gain_no_layernorm:.2f}} and
   {{ broken_gain_post_norm:.2f}}.
 
-The last two are no slip. A small model, a short run: here is where such a fault hides best. What it costs shows further down.
+The last two are no slip. A small model, a short run: here is where such a fault hides best. One run with one seed is no ranking
+either. Read a few hundredths of a nat as "no harm that we can see". What the faults cost shows further down.
 """
 
 # %% [markdown]
@@ -437,8 +438,8 @@ times what moves in the right model. Its logits are the same whatever it reads.
 ## What a loss is worth that has seen the answer
 
 Training asks all questions of a window at once. The model gets tokens 0 to $T - 1$, and at each place it predicts the next. That is
-called **teacher forcing**: at every place, the true text stands before it. With the mask, it is only the text before it. Without,
-the answer stands there as well.
+called **teacher forcing**: at every place it reads the true text, and not what it would have written. With the mask, that is the text
+so far. Without, the answer is in it as well.
 
 When the model writes, no answer stands anywhere. So ask each question again the way that writing asks it. Cut the window off after
 token $t$, and read the last row.
@@ -476,7 +477,7 @@ display.table(
     caption="Loss in nats, the same questions asked in two ways.",
 )
 
-# %% tags=["hide-input"] alt="Loss over the place in the window. The right model has one curve, which falls from above three nats to about two; with the window whole or cut it is the same. The model without a mask has two: with the whole window in view it lies at zero and leaps up at the very last place; with the window cut off it lies above six nats everywhere, far above the line of the blind guess, and falls down only at the last place." caption="Loss by place. Solid: the whole window in view. Dashed: cut off after the place. For the right model the two are one curve."
+# %% tags=["hide-input"] alt="Loss over the place in the window. The right model has one curve, which begins a little higher and then runs level near two nats; with the window whole or cut it is the same. The model without a mask has two: with the whole window in view it lies at zero and leaps up at the very last place, to above the right model; with the window cut off it lies far above the line of the blind guess, and comes down only at the last place." caption="Loss by place. Solid: the whole window in view. Dashed: cut off after the place. For the right model the two are one curve."
 fig, ax = display.figure(5.2, 2.9)
 for name, colour in (("right", display.BLUE), ("no mask", display.RED)):
     whole, one = by_place[name]
@@ -588,7 +589,7 @@ assert "straight path" in seen["post-norm"][1]
 
 # %% [markdown]
 r"""
-What slips through `check_model`: {{ broken_slipped }}. It treats a model as a box with an input and an output, and this box is
+These slip through `check_model`: {{ broken_slipped }}. It treats a model as a box with an input and an output, and this box is
 causal, knows its places, has the right number of parameters, and learns. Only a look inside shows what it computes. The missing norms
 were noticed by a count, because their parameters were gone.
 
@@ -665,7 +666,7 @@ display.table(
 # %% [markdown]
 r"""
 Now the order is another. The right model still learns. Without LayerNorm the loss is far above a blind guess: the model has blown up.
-Post-norm sits {{ broken_fast_post_norm:.2f}} nats above the right model, about where letter frequencies alone would put it. Without the scale
+Post-norm ends {{ broken_fast_post_norm:.2f}} nats above the right model, about where letter frequencies alone would put it. Without the scale
 it learns, and pays {{ broken_fast_no_scale:.2f}}. The parts that looked useless do not make a calm training better. They make a rough one
 possible.
 
@@ -713,8 +714,8 @@ One layer without its additions loses {{ broken_residual_1:.2f}} nats. Two are l
 layer averages what the one before has averaged. Before any training, the mean cosine between two tokens behind the last block is
 {{ broken_alike_none:.3f}}, so all tokens are nearly one and the same vector. In the right model it is {{ broken_alike_right:.2f}}.
 
-So depth, rate and width decide what a fault costs. A test on a small model in a calm run can say that a part is missing in the code. It
-cannot say that the part is not needed.
+So depth and rate decide what a fault costs. A small model in a calm run can do without a part. That does not say that the part is not
+needed.
 
 ## Your turn
 
@@ -826,13 +827,13 @@ display.table(
 
 # %% [markdown]
 r"""
-At this budget, steps win: two layers reach {{ broken_budget_2:.2f}} nats, eight only {{ broken_budget_8:.2f}}. All three are far from finished. With
-a much larger budget the shallow model stops getting better first. The answer belongs to the budget, and not to depth.
+At this budget, steps win: two layers reach {{ broken_budget_2:.2f}} nats, eight only {{ broken_budget_8:.2f}}. All three are far from finished. What a
+larger budget would prefer, this does not say. The answer belongs to the budget, and not to depth.
 
 ### 4. The larger recipe
 
-*About ten minutes, and a GPU if you want to run it.* Write `larger()`. It returns a pair, a `GPTConfig` and a `TrainConfig`, for the largest
-model that this text is usually given:
+*About ten minutes, and a GPU if you want to run it.* Write `larger()`. It returns a pair, a `GPTConfig` and a `TrainConfig`, for a much larger
+model on the same text:
 
 * `6` layers of `6` heads, width `384`, context `256`, dropout `0.2`. Everything else as in the book's own model, with its `65` symbols.
 * `5000` steps of `64` rows. The rate climbs to `1e-3` in `100` steps, and falls along a half cosine to `1e-4`. Gradients are clipped at `1`. The
@@ -880,12 +881,12 @@ runs = recipe.steps * recipe.batch_size * step_cost(shape)
 runs /= training.steps * training.batch_size * step_cost(config)
 claim("broken_larger_runs", runs, expected=(23_227, 23_228), kind="tolerance")
 print(f"{parameters:,} parameters, {passes:.0f} passes over the training text")
-print(f"as many multiplications as {runs:,.0f} runs of this page")
+print(f"as many multiplications as {runs:,.0f} of the runs above")
 
 # %% [markdown]
 r"""
 It has {{ broken_larger_parameters:,}} parameters and reads the text {{ broken_larger_passes:.0f}} times over. That is why it needs the dropout. It costs as
-many multiplications as {{ broken_larger_runs:,.0f}} runs of this page, so the build does not run it. With a GPU, this is the whole program:
+many multiplications as {{ broken_larger_runs:,.0f}} of the runs above, so the build does not run it. With a GPU, this is the whole program:
 
 ```python
 import torch
