@@ -432,7 +432,7 @@ Six triangles, exactly empty above the diagonal. One square. In the square, the 
 the token one place ahead moves the logits {{ broken_after_over_own:.0f}} times as much as changing the token at the place
 itself. This is the head from the beginning of the page. Nobody built it. Training found it, because it pays.
 
-The triangle without residual additions is causal too, and nothing to speak of moves in it: at most {{ broken_past_no_residual:.0e}}
+The triangle without residual additions is causal too, and nothing to speak of moves in it: about {{ broken_past_no_residual:.0e}}
 times what moves in the right model. Its logits are the same whatever it reads.
 
 ## What a loss is worth that has seen the answer
@@ -902,9 +902,8 @@ train, validation = data.split(torch.tensor(tokenizer.encode(corpus.text)))
 shape, recipe = larger()
 torch.manual_seed(recipe.seed)
 model = GPT(shape)
-result = trainer.train(
-    model, train, validation, recipe, folder="larger", device="cuda", progress=print
-)
+result = trainer.train(model, train, validation, recipe, folder="larger", device="cuda")
+print(result.history[-1]["val_loss"])
 start = torch.tensor([tokenizer.encode("\n")], device="cuda")
 print(tokenizer.decode(sampling.generate(model, start, 500)[0].tolist()))
 ```
