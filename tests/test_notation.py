@@ -115,12 +115,6 @@ def test_a_word_leads_to_the_page_that_explains_it(word, anchor, sentence):
     """If this fails, the reader follows the link and does not find the word."""
     assert anchor == word.lower().replace(" ", "-")
     links = re.findall(r"\[Page (\d+)\]\((\d\d_\w+\.py)\)", sentence)
-<<<<<<< HEAD
-=======
-    if word == "temperature":  # of sampling, whose page is not written
-        assert not links
-        return
->>>>>>> a7bba24 (Page 13: exercises with their checks, glossary)
     ((number, name),) = links
     assert int(number) == int(name[:2])
     text = text_of(name)
