@@ -3,10 +3,12 @@
 import inspect
 import linecache
 import math
+import numbers
 import operator
 import random
 import sys
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 
 
@@ -102,9 +104,11 @@ def _line(trace) -> str:
     return one_line(found, 80)
 
 
-def whole_number(value, what: str) -> int:
-    """A count that the reader's code gave: int, or an integer scalar of NumPy or PyTorch."""
+def whole_number(value, what: str, floats=False) -> int:
+    """A count that the reader's code gave: int, or an integer scalar of NumPy or PyTorch; with `floats` also 196.0."""
     try:
+        if floats and float(value).is_integer() and not isinstance(value, str | bytes | bool):
+            value = int(value)
         if isinstance(value, bool):
             raise TypeError
         return operator.index(value)
@@ -113,12 +117,22 @@ def whole_number(value, what: str) -> int:
 
 
 def number(value, what: str) -> float:
-    """A finite number that the reader's code gave: int, float, or a scalar of NumPy or PyTorch."""
+    """A number that the reader's code gave: int, float, Decimal, Fraction, or a scalar of NumPy or PyTorch."""
     if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         raise Wrong(f"{what} must be a number, got {shown(value)}")
-    return float(value)
+    try:
+        return float(value)
+    except (OverflowError, ValueError):
+        raise Wrong(f"{what} is a number that no float can hold") from None
+
+
+def apart(a: float, b: float, digits=4) -> tuple[str, str]:
+    """Two numbers in words, with as many digits as it takes to tell them apart."""
+    while f"{a:.{digits}g}" == f"{b:.{digits}g}" and digits < 17:
+        digits += 1
+    return f"{a:.{digits}g}", f"{b:.{digits}g}"
 
 
 def listed(value, what: str) -> list:
@@ -128,6 +142,20 @@ def listed(value, what: str) -> list:
     if not isinstance(value, list | tuple):
         raise Wrong(f"{what} must be a list, got {shown(value)}")
     return list(value)
+
+
+def settled(got, right, cases, catalogue, same) -> bool:
+    """Whether the answer is right in every case; raises the sentence of a known mistake that gives the same instead."""
+    if all(same(mine, true) for mine, true in zip(got, right, strict=True)):
+        return True
+    if sentence := explain(got, cases, catalogue, same):
+        raise Wrong(sentence)
+    return False
+
+
+def first_off(cases, got, right, same):
+    """The first case that the answer does not get right: (case, what it gave, what it must give)."""
+    return next(t for t in zip(cases, got, right, strict=True) if not same(*t[1:]))
 
 
 def explain(got, cases, catalogue, same) -> str | None:

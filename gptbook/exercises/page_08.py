@@ -48,7 +48,7 @@ def count_parameters(count) -> str:
     need_function(count, "count(vocab_size, block_size, n_layer, n_embd)")
     cases = ((65, 64, 4, 128), (101, 37, 3, 44), (1009, 16, 2, 8), (11, 131, 7, 20))
     right = [_counted(*case) for case in cases]
-    got = [whole_number(ask(count, f"count{case}", *case), f"count{case}") for case in cases]
+    got = [whole_number(ask(count, f"count{case}", *case), f"count{case}", floats=True) for case in cases]
     if got == right:
         return f"right for {len(cases)} shapes, compared with the built models' own parameters"
     if got[0] == right[0]:
@@ -130,7 +130,7 @@ def largest_width(width) -> str:
         raise Wrong(
             f"the answer is the width itself, a whole number, got {'nothing' if width is None else shown(width)}"
         )
-    width = whole_number(width, "the width")
+    width = whole_number(width, "the width", floats=True)
     if not 1 <= width <= 1000:  # beyond, building it to count would take long
         raise Wrong(f"a width of {width:,} is far off: it lies between 1 and 1,000")
     count = _counted(65, 64, 2, width)

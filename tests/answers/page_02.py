@@ -1,6 +1,8 @@
 """Answers to the exercises of page 2."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -38,6 +40,13 @@ def bigram_cross_entropy(train, validation, V):
 def unigram(train, validation, V):
     p = (torch.bincount(train, minlength=V) + 1) / (len(train) + V)
     return -p[validation[1:]].log().mean()
+
+
+def bigram_once(train, validation, V):
+    counts = torch.ones(V, V)
+    counts[train[:-1], train[1:]] += 1
+    p = counts / counts.sum(1, keepdim=True)
+    return -p[validation[:-1], validation[1:]].log().mean()
 
 
 def tables(train, V):
@@ -82,15 +91,51 @@ def divided(train, validation, V, k, below):
     return -p[validation[:-2], validation[1:-1], validation[2:]].log().mean()
 
 
+def short_of(train, V, start=1.0, once=False):
+    pairs = torch.full((V, V), start)
+    pairs.index_put_((train[:-1], train[1:]), torch.tensor(1.0 + start * once), accumulate=not once)
+    return pairs / pairs.sum(1, keepdim=True)
+
+
+def triples_once(train, V):
+    triples = torch.zeros(V, V, V).double()
+    triples[train[:-2], train[1:-1], train[2:]] += 1
+    return triples
+
+
+def mixed(train, validation, k, triples, short, n_ab=None):
+    p = (triples + k * short) / ((triples.sum(2) if n_ab is None else n_ab)[..., None] + k)
+    return -p[validation[:-2], validation[1:-1], validation[2:]].log().mean()
+
+
+def pairs_of(train, V):
+    return torch.bincount(train[:-1] * V + train[1:], minlength=V * V).view(V, V)
+
+
+def alone(train, V, start):
+    counts = torch.bincount(train, minlength=V).double() + start
+    return counts / counts.sum()
+
+
+def shared_65(train, validation, k, V):
+    return mixed(train, validation, k, tables(train, 65)[0], short_of(train, 65))
+
+
 RIGHT = {
-    "bigram-loss": [bigram, bigram_lists, bigram_cross_entropy],
+    "bigram-loss": [
+        bigram, bigram_lists, bigram_cross_entropy,
+        lambda *given: bigram(*given).half(), lambda *given: bigram(*given).bfloat16(),
+        lambda *given: bigram(*given).half().numpy(),
+    ],
     "compressor-rate": [
         lambda size, characters: 8 * size * math.log(2) / characters,
         lambda size, characters: math.log(256) * size / characters,
         lambda size, characters: torch.tensor(size * 8.0).div(characters) * np.log(2),
+        lambda size, characters: 8 * Decimal(size) * Decimal(2).ln() / characters,
+        lambda size, characters: Fraction(8 * size, characters) * Fraction(math.log(2)),
     ],
-    "trigram": [trigram, trigram_lists, trigram_numpy],
-}
+    "trigram": [trigram, trigram_lists, trigram_numpy, lambda *given: trigram(*given).half()],
+}  # fmt: skip
 
 WRONG = {
     "bigram-loss": [
@@ -109,6 +154,9 @@ WRONG = {
         (lambda a, b, V: -bigram(a, b, V), "the sign is wrong"),
         (lambda a, b, V: bigram(a.flip(0), b, V) * 0 + bigram(a, b, V) + 0.1, "to judge it is"),
         (unigram, "only the single tokens"),
+        (bigram_once, "a pair that repeats was counted once"),
+        (lambda a, b, V: bigram(a, b, 65), "has 65 symbols in your code"),
+        (lambda a, b, V: bigram(a, b, V) + 0.0002, "to judge it is 1.145, not 1.146"),
         (lambda a, b, V: math.log(V), "the chances are all equal"),
         (lambda a, b, V: bigram(a, b.clamp_(max=0), V), "changed its tokens in place"),
     ],
@@ -145,6 +193,16 @@ WRONG = {
         (lambda a, b, V, k: -trigram(a, b, V, k), "the sign is wrong"),
         (lambda a, b, V, k: trigram(a, b, V, k).exp(), "perplexity"),
         (lambda a, b, V, k: trigram(a, b, V, k) + 0.1, "to judge and k"),
+        (lambda a, b, V, k: mixed(a, b, k, *tables(a, V), n_ab=pairs_of(a, V)), "the very end of train"),
+        (lambda a, b, V, k: trigram(torch.cat([a, b]), b, V, k), "both parts were counted"),
+        (lambda a, b, V, k: mixed(a, b, k, tables(a, V)[0].transpose(0, 1), short_of(a, V)[:, None]), "is that of a"),
+        (lambda a, b, V, k: mixed(a, b, k, tables(a, V)[0], short_of(a, V).T), "the bigram's index is turned round"),
+        (lambda a, b, V, k: mixed(a, b, k, tables(a, V)[0], alone(a, V, 1)), "p(c | b) depends on b"),
+        (lambda a, b, V, k: mixed(a, b, k, triples_once(a, V), short_of(a, V)), "a triple that repeats was"),
+        (lambda a, b, V, k: mixed(a, b, k, tables(a, V)[0], short_of(a, V, once=True)), "a pair that repeats was"),
+        (lambda a, b, V, k: mixed(a, b, k, triples_once(a, V), short_of(a, V, once=True)), "a triple, and a pair,"),
+        (lambda a, b, V, k: mixed(a, b, k, tables(a, V)[0], short_of(a, V, start=0.0)), "one must be added to every"),
+        (lambda a, b, V, k: shared_65(a, b, k, V), "has 65 symbols in your code"),
         (lambda a, b, V, k: trigram(a, b.clamp_(max=0), V, k), "changed its tokens in place"),
     ],
 }  # fmt: skip

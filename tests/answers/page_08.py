@@ -40,13 +40,13 @@ def initial_sampled(vocab_size, n_embd, std):
 
 
 RIGHT = {
-    "count-parameters": [count, count_by_building, count_by_parts],
+    "count-parameters": [count, count_by_building, count_by_parts, lambda V, T, L, C: count(V, T, L, C) / 1],
     "initial-loss": [
         initial,
         initial_sampled,
         lambda V, C, s: torch.tensor(math.log(V) + C * s * s / 2 - math.expm1(C * s * s) / (2 * V)),
     ],
-    "largest-width": [196, np.int64(196), torch.tensor(196)],
+    "largest-width": [196, np.int64(196), torch.tensor(196), 196.0, torch.tensor(196.0)],
 }
 
 # Plausible wrong answers, each with words that its message must hold.
@@ -65,7 +65,8 @@ WRONG = {
         (plus(lambda V, T, L, C: 17), "part by part"),
         (lambda V, T, L, C: 816_640, "for the page's own model only"),
         (lambda V, T, L, C: 800_000, "the same for every shape"),
-        (lambda V, T, L, C: count(V, T, L, C) / 1, "must be a whole number"),
+        (lambda V, T, L, C: count(V, T, L, C) + 0.5, "must be a whole number"),
+        (lambda V, T, L, C: str(count(V, T, L, C)), "must be a whole number"),
     ],
     "initial-loss": [
         (lambda V, C, s: math.log(V), "ln V alone"),
@@ -86,7 +87,7 @@ WRONG = {
         (200, "3,200 too many"),
         (192, "a wider one fits too"),
         (199, "cannot be shared equally by 4 heads"),
-        (196.0, "must be a whole number"),
+        (196.5, "must be a whole number"),
         (lambda: 196, "the width itself"),
         (0, "lies between"),
         (10**9, "1,000,000,000 is far off"),
