@@ -440,11 +440,11 @@ r"""
 
 ### 1. A head of your own
 
-*About fifteen minutes.* Write `head(x, w_q, w_k, w_v)`. It gets `x` of shape $(B, T, C)$ and three matrices of shape $(C, D)$, and returns one causal, scaled head's output, of shape $(B, T, D)$. Do not call PyTorch's attention function.
+*About fifteen minutes.* Write `head(x, w_q, w_k, w_v)`. It gets `x` of shape $(B, T, C)$ and three matrices of shape $(C, D)$, and returns one causal, scaled head's output, of shape $(B, T, D)$. Do not call PyTorch's attention function. (The check cannot see how you did it.)
 
 ??? tip "Hint"
 
-    Eight lines, with a shape at the end of each. Take $T$ and $D$ from the tensors. `transpose(-2, -1)` leaves the batch alone.
+    Nine lines, with a shape at the end of each. Take $T$ and $D$ from the tensors. `transpose(-2, -1)` leaves the batch alone.
 
 Check yours with `exercises.check("attention-head", head)`.
 """
@@ -468,7 +468,7 @@ exercises.check("attention-head", head)
 r"""
 ### 2. Which scale?
 
-*About five minutes.* The entries of a query have standard deviation `a`, those of a key have `b`, and both have mean 0 and $D$ entries. By what must you divide the dot product so that it has variance 1? Write `divisor(D, a, b)`.
+*About five minutes.* A query and a key have $D$ entries each, all independent, with mean 0. Those of the query have standard deviation `a` (the root of the variance), those of the key `b`. By what must you divide the dot product so that it has variance 1? Write `divisor(D, a, b)`.
 
 ??? tip "Hint"
 

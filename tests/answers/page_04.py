@@ -41,6 +41,33 @@ def head_einsum(x, w_q, w_k, w_v):
     return torch.einsum("bts,bsd->btd", F.softmax(scores + torch.full_like(scores, -1e30).triu(1), -1), v)
 
 
+def head_math_exp(x, w_q, w_k, w_v):
+    out = torch.zeros(*x.shape[:2], w_q.size(1))
+    for b in range(x.size(0)):
+        q, k, v = x[b] @ w_q, x[b] @ w_k, x[b] @ w_v
+        for t in range(x.size(1)):
+            powers = [math.exp(float(q[t] @ k[s]) / math.sqrt(w_q.size(1))) for s in range(t + 1)]
+            for s, power in enumerate(powers):
+                out[b, t] += power / sum(powers) * v[s]
+    return out
+
+
+def head_in(dtype):
+    return lambda *given: head(*(tensor.to(dtype) for tensor in given))
+
+
+def head_added(low):
+    def weak(x, w_q, w_k, w_v):
+        scores = (x @ w_q) @ (x @ w_k).transpose(-2, -1) / math.sqrt(w_q.size(1))
+        return F.softmax(scores + low * future(x.size(1)), dim=-1) @ (x @ w_v)
+
+    return weak
+
+
+def head_with_dropout(*given):
+    return F.dropout(head(*given), 0.1)
+
+
 def late_weights(x, w_q, w_k):
     return F.softmax((x @ w_q) @ (x @ w_k).transpose(-2, -1) / math.sqrt(w_q.size(1)), dim=-1).tril()
 
@@ -89,11 +116,22 @@ def wrong_diagnosis(**how):
     return lambda attention: diagnose(attention, **how)
 
 
+def diagnose_in_double(attention):
+    return diagnose(lambda *given: attention(*(tensor.double() for tensor in given)).float())
+
+
+def diagnose_only_double(attention):
+    q, k, v = torch.randn(3, 2, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    got = attention(q, k, v)
+    outs = versions(q, k, v, 5).items()
+    return next((word for word, out in outs if torch.allclose(got, out, atol=1e-9)), "scale")
+
+
 def diagnose_by_weights(attention):
     """Reads the weights off, by values that are the unit vectors."""
-    T = D = 8
+    T, D = 8, 12
     q, k = torch.randn(2, 1, T, D, generator=torch.Generator().manual_seed(6))
-    w = attention(q, k, torch.eye(T)[None])[0]
+    w = attention(q, k, torch.eye(T, D)[None])[0, :, :T]
     if torch.allclose(w.sum(1), torch.ones(T), atol=1e-4):
         logs = w[-1].log()
         scores = (q @ k.transpose(-2, -1))[0, -1] / math.sqrt(D)
@@ -123,14 +161,19 @@ def never_asks(attention):
 
 
 RIGHT = {
-    "attention-head": [head, head_loops, head_einsum, wrong_head(value=-1e9), head_late_again],
+    "attention-head": [
+        head, head_loops, head_einsum, wrong_head(value=-1e9), head_late_again, head_math_exp,
+        wrong_head(value=-1e4), head_in(torch.float64), head_in(torch.float16), head_in(torch.bfloat16),
+    ],
     "score-scale": [
         lambda D, a, b: D**0.5 * a * b,
         lambda D, a, b: math.sqrt(D * a**2 * b**2),
         lambda D, a, b: torch.tensor(float(D)).sqrt() * a * b,
     ],
-    "name-the-mistake": [diagnose, diagnose_by_weights, diagnose_against_pytorch],
-}
+    "name-the-mistake": [
+        diagnose, diagnose_by_weights, diagnose_against_pytorch, diagnose_in_double, diagnose_only_double,
+    ],
+}  # fmt: skip
 
 WRONG = {
     "attention-head": [
@@ -139,6 +182,15 @@ WRONG = {
         (wrong_head(by=lambda C, D: 1 / D), "divided by D"),
         (wrong_head(by=lambda C, D: D**0.5), "multiplied by the root"),
         (wrong_head(dim=-2), "the wrong axis"),
+        (wrong_head(dim=0), "over the batch, axis 0"),
+        (wrong_head(dim=0, value=-1e9), "over the batch, axis 0"),
+        (lambda *g: wrong_head(hide=lambda T: future(T, 0))(*g).nan_to_num(), "hides each token from itself"),
+        (wrong_head(value=-10.0), "the future keeps a little weight: use minus infinity"),
+        (head_added(-15.0), "the future keeps a little weight: use minus infinity"),
+        (wrong_head(value=-100.0), "the future keeps a little weight: use minus infinity"),
+        (head_added(-1000.0), "for scores in the thousands: the future keeps a little weight"),
+        (wrong_head(value=-1000.0), "for scores in the thousands: the future keeps a little weight"),
+        (head_with_dropout, "two calls with the same inputs differ"),
         (head_late, "the mask comes after the softmax: the future"),
         (wrong_head(hide=lambda T: torch.zeros(T, T, dtype=torch.bool)), "there is no mask"),
         (wrong_head(hide=lambda T: ~future(T, 0)), "turned round"),
@@ -164,11 +216,15 @@ WRONG = {
         (lambda D, a, b: math.sqrt(D) * (a + b), "multiply, they do not add"),
         (lambda D, a, b: a * b, "D is missing"),
         (lambda D, a, b: math.sqrt(D * a * b), "the root is missing"),
+        (lambda D, a, b: -math.sqrt(D) * a * b, "the divisor must be positive"),
+        (lambda D, a, b: 1.01 * math.sqrt(D) * a * b, "close, but the exact formula is asked for"),
+        (lambda D, a, b: 1.0002 * math.sqrt(D) * a * b, "it gives 8, not 8.002"),
         (lambda D, a, b: 8, "leaves the variance"),
         (lambda D, a, b: 0, "nothing can be divided"),
     ],
     "name-the-mistake": [
         (wrong_diagnosis(D=1), "no scale are all the same"),
+        (wrong_diagnosis(T=5), "your T equals your D"),
         (wrong_diagnosis(T=1), "with a single token"),
         (wrong_diagnosis(zero=True), "scores that are all zero"),
         (never_asks, "never called"),
