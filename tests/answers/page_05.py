@@ -222,14 +222,43 @@ def zero(place):
     return edited(edit)
 
 
-def zero_rows(part, bias=True):
+def zero_rows(part):
     def edit(layer, head, D):
         first = part * layer.c_proj.in_features + head * D
         layer.c_attn.weight[first : first + D] = 0
-        if bias and layer.c_attn.bias is not None:
-            layer.c_attn.bias[first : first + D] = 0
 
     return edited(edit)
+
+
+def silenced_by_a_hook_on_the_given_layer(layer, head):
+    other = copy.deepcopy(layer)
+    D = layer.c_proj.in_features // layer.n_head
+    for one in (layer, other):
+        one.c_proj.register_forward_pre_hook(lambda module, inputs: (inputs[0].index_fill(
+            -1, torch.arange(head * D, (head + 1) * D), 0.0),))  # fmt: skip
+    return other
+
+
+class Wrapped(torch.nn.Module):
+    """An own layer, which borrows a weight from the given one, or spoils it when it is called."""
+
+    def __init__(self, layer, head, borrow=False, spoil=False):
+        super().__init__()
+        self.inner = ablate(layer, head)
+        if borrow:
+            self.inner.c_attn.weight = layer.c_attn.weight
+        self.spoiled = [layer] if spoil else []  # a list hides it from the parameters
+
+    def forward(self, x):
+        for layer in self.spoiled:
+            layer.c_proj.weight.data.zero_()
+        return self.inner(x)
+
+
+def ablate_without_an_attribute(layer, head):
+    other = ablate(layer, head)
+    del layer.n_head
+    return other
 
 
 def bias_too(layer, head):
@@ -273,14 +302,19 @@ def ablate_without_no_grad(layer, head):
 
 
 RIGHT = {
-    "repack-heads": [repack, repack_by_loops, repack_by_chunks, repack_rows],
+    "repack-heads": [
+        repack, repack_by_loops, repack_by_chunks, repack_rows,
+        lambda w, n_head: repack(w.half(), n_head), lambda w, n_head: repack(w.bfloat16(), n_head),
+    ],
     "multi-head": [
         multi_head, multi_head_by_einsum, multi_head_by_list, multi_head_by_package, multi_head_in_double,
         lambda x, w_attn, w_proj, n_head: multi_head(x, w_attn, w_proj, n_head).detach().numpy(),
+        lambda *given: multi_head(*(tensor.half() for tensor in given[:3]), given[3]),
+        lambda *given: multi_head(*(tensor.bfloat16() for tensor in given[:3]), given[3]),
     ],
     "ablate-head": [
-        ablate, ablate_with_data, ablate_the_values, ablate_with_a_hook,
-        lambda layer, head: ablate(layer, head).forward,
+        ablate, ablate_with_data, ablate_the_values, ablate_with_a_hook, zero_rows(2), Wrapped,
+        lambda layer, head: ablate(layer, head).double(), lambda layer, head: ablate(layer, head).bfloat16(),
     ],
 }  # fmt: skip
 
@@ -317,6 +351,14 @@ WRONG = {
         (wrong(triangle=10_000), "there is no mask"),
         (wrong(triangle=1), "the mask is off by one"),
         (wrong(triangle=-1), "holds NaN"),
+        (wrong(weigh=lambda s, tril: s.masked_fill(tril.tril(-1) == 0, -math.inf).softmax(-1).nan_to_num()),
+         "hides each token from itself"),
+        *((wrong(weigh=lambda s, tril, low=low: s.masked_fill(tril == 0, low).softmax(-1)),
+           "the future keeps a little weight: use minus infinity") for low in (-10.0, -15.0, -30.0, -1000.0)),
+        *((wrong(weigh=lambda s, tril, low=low: (s + low * (1 - tril)).softmax(-1)),
+           "the future keeps a little weight: use minus infinity") for low in (-10.0, -15.0, -30.0, -1000.0)),
+        (wrong(weigh=lambda s, tril: s.masked_fill(tril == 0, -3.0).softmax(-1)), "the mask lets the future through"),
+        (lambda x, *rest: x + multi_head(x, *rest), "the input was added: that is for page 6"),
         (wrong(weigh=lambda s, tril: s.masked_fill(tril.T == 0, -math.inf).softmax(-1)), "upside down"),
         (wrong(weigh=lambda s, tril: s.softmax(-1) * tril), "came after the softmax"),
         (wrong(weigh=lambda s, tril: (s * tril).softmax(-1)), "a score like any other"),
@@ -352,7 +394,14 @@ WRONG = {
     ],
     "ablate-head": [
         (lambda layer, head: copy.deepcopy(layer), "nothing was switched off"),
-        (lambda layer, head: layer, "nothing was switched off"),
+        (lambda layer, head: layer, "returned the very layer that it was given"),
+        (silenced_by_a_hook_on_the_given_layer, "left something on the layer that it was given"),
+        (ablate_without_an_attribute, "the layer that it was given raised AttributeError"),
+        (lambda layer, head: Wrapped(layer, head, borrow=True), "shares inner.c_attn.weight with the one"),
+        (lambda layer, head: Wrapped(layer, head, spoil=True), "changes c_proj.weight of the one that it"),
+        (lambda layer, head: (lambda x: ablate(layer, head)(x)), "a changed copy of the one that it was given, got a"),
+        (lambda layer, head: ablate(layer, head).forward, "a changed copy of the one that it was given, got a"),
+        (lambda layer, head: torch.nn.Flatten(1), "must have the shape"),
         (zero(lambda h, D, H: slice(h * D, (h + 1) * D)), "rows of c_proj.weight are 0"),
         (zero(lambda h, D, H: (slice(None), h)), "a head has D of them, from head * D on"),
         (zero(lambda h, D, H: (slice(None), h * D)), "the first of the head's"),
@@ -363,9 +412,8 @@ WRONG = {
         (only_this, "the other way round"),
         (zero(lambda h, D, H: slice(None)), "all columns of c_proj.weight are zero"),
         (bias_too, "it belongs to no head"),
-        (zero_rows(0), "the head's queries or keys are zero"),
-        (zero_rows(1), "the head's queries or keys are zero"),
-        (zero_rows(2, bias=False), "but not their bias"),
+        (zero_rows(0), "so it is not off"),
+        (zero_rows(1), "so it is not off"),
         (ablate_in_place, "and the layer returned is that same one: copy.deepcopy"),
         (ablate_shallow_copy, "that it was given: copy.deepcopy"),
         (ablate_without_return, "returned nothing and changed the layer"),
@@ -373,7 +421,6 @@ WRONG = {
         (ablate_without_no_grad, "in-place operation"),
         (lambda layer, head: layer.c_proj.weight.clone(), "must return a layer"),
         (lambda layer, head: None, "is a return missing?"),
-        (lambda layer, head: (lambda x: x.mean(-1)), "must have the shape"),
         (lambda layer: layer, "must take (layer, head)"),
     ],
 }  # fmt: skip
