@@ -818,7 +818,7 @@ r"""
 
 ### 1. LayerNorm
 
-*About ten minutes.* Write `layer_norm(x, weight, bias)` without `F.layer_norm`, and without looking up. `x` has two or more axes, and
+*About ten minutes.* Write `layer_norm(x, weight, bias)` without `F.layer_norm`, and without looking up. (The check cannot see how you did it.) `x` has two or more axes, and
 each row along the *last* axis is normalised on its own. `weight` is the gain, `bias` the bias, one number for each channel. Use
 $\varepsilon = 10^{-5}$, inside the root, and the variance that divides by $C$. A constant row must give the bias, and not `nan`.
 
@@ -845,7 +845,7 @@ exercises.check("layer-norm", layer_norm)
 r"""
 ### 2. The round bend
 
-*About ten minutes.* Write `gelu(x)` for a tensor of any shape, without `F.gelu` and without `ndtr`. It must be the exact
+*About ten minutes.* Write `gelu(x)` for a tensor of any shape, without `F.gelu` and without `ndtr`. (The check cannot see how you did it.) It must be the exact
 $x \cdot \Phi(x)$, to the last few digits. PyTorch has `torch.erf`, the error function
 
 $$ \operatorname{erf}(z) = \frac{2}{\sqrt{\pi}} \int_0^z e^{-t^2}\, dt . $$

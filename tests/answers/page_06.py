@@ -34,6 +34,17 @@ def norm_by_moments(x, weight, bias):
     return torch.addcmul(bias, weight, (x - mean) * torch.rsqrt(square - mean**2 + 1e-5))
 
 
+def norm_by_matrix(x, weight, bias):
+    """The mean by a product with a float32 matrix, which does not mix with other dtypes."""
+    C = x.size(-1)
+    centred = x - x @ torch.full((C, C), 1 / C)
+    return centred / ((centred**2) @ torch.full((C, C), 1 / C) + 1e-5).sqrt() * weight + bias
+
+
+def norm_in(dtype):
+    return lambda *given: norm_by_hand(*(tensor.to(dtype) for tensor in given))
+
+
 def norm_over(dim):
     def norm(x, weight, bias):
         mean, variance = x.mean(dim, keepdim=True), x.var(dim, unbiased=False, keepdim=True)
@@ -127,13 +138,43 @@ def merge_by_module(W_1, b_1, W_2, b_2):
     return layer.weight, layer.bias
 
 
+def merge_by_extra_column(W_1, b_1, W_2, b_2):
+    """Both layers as one matrix with the bias in a column of its own, in float32."""
+    n = W_1.size(1)
+    first = torch.cat([torch.cat([W_1, b_1[:, None]], 1), torch.eye(n + 1)[-1:]])
+    both = torch.cat([W_2, b_2[:, None]], 1) @ first @ torch.eye(n + 1)
+    return both[:, :-1], both[:, -1]
+
+
+def merge_in(dtype):
+    def merge(*given):
+        A, a, B, b = (tensor.to(dtype) for tensor in given)
+        return B @ A, B @ a + b
+
+    return merge
+
+
+def tanh_by_powers(z):
+    return (z.exp() - (-z).exp()) / (z.exp() + (-z).exp())
+
+
+def gelu_by_powers(x):
+    """Right up to 8 or so: erf is right, but a factor that is 1 overflows."""
+    return x * phi(x) * (x**2).exp() / (x**2).exp()
+
+
 RIGHT = {
-    "layer-norm": [norm_by_hand, norm_by_module, norm_by_loop, norm_by_moments,
+    "layer-norm": [norm_by_hand, norm_by_module, norm_by_loop, norm_by_moments, norm_by_matrix,
+                   norm_in(torch.float32), norm_in(torch.float16), norm_in(torch.bfloat16),
                    lambda x, w, b: F.layer_norm(x, (x.size(-1),), w, b)],
     "gelu": [lambda x: x * phi(x), gelu_number_by_number, nn.GELU(), F.gelu,
+             lambda x: F.gelu(x.half()), lambda x: F.gelu(x.bfloat16()), lambda x: F.gelu(x.float()),
              lambda x: x * torch.distributions.Normal(0.0, 1.0).cdf(x.float())],
-    "block": [block_with_names, block_sum, BlockModule()],
+    "block": [block_with_names, block_sum, BlockModule(),
+              lambda x, *f: block_sum(x.float(), *f), lambda x, *f: block_sum(x.half(), *f),
+              lambda x, *f: block_sum(x.bfloat16(), *f)],
     "merge-layers": [lambda A, a, B, b: (B @ A, B @ a + b), merge_by_probing, merge_by_module,
+                     merge_by_extra_column, merge_in(torch.float16), merge_in(torch.bfloat16),
                      lambda A, a, B, b: [(A.T @ B.T).T.tolist(), (a @ B.T + b).tolist()]],
 }  # fmt: skip
 
@@ -179,6 +220,16 @@ WRONG = {
         (lambda x: x * 0.5 * (1 + torch.erf(x / 2)), "the root of 2"),
         (lambda x: 2 * x * phi(x), "the factor 1/2 is missing"),
         (lambda x: x * (phi(x) - 0.5), "the 1 is missing"),
+        (lambda x: x * torch.erf(x / 2**0.5), "the 1 and the factor 1/2 are missing"),
+        (lambda x: x * 0.5 * 1 + torch.erf(x / math.sqrt(2)), "a bracket is missing"),
+        (lambda x: x * 0.5 + torch.erf(x / math.sqrt(2)), "a bracket is missing"),
+        (lambda x: x * (1 + torch.erf(x / math.sqrt(2)) / 2), "a bracket is missing"),
+        (lambda x: x / 2 * (1 + torch.erf(x / 2 ** 1 / 2)), "powers come before division"),
+        (lambda x: x / 2 * (1 + torch.erf(x) / math.sqrt(2)), "inside of erf's brackets"),
+        (lambda x: 0.5 * x * (1 + tanh_by_powers(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+         "the tanh approximation, which GPT-2 used"),
+        (gelu_by_powers, "for x of size 30: does e to a large power overflow?"),
+        (lambda x: (x * phi(x)).clamp(max=20), "gelu(30) must be 30.000000, got 20.000000"),
         (phi, "this is Φ alone"),
         (lambda x: x * phi(-x), "the sign is wrong"),
         (lambda x: x * torch.exp(-x.square() / 2) / math.sqrt(2 * math.pi), "the bell curve itself"),
@@ -234,6 +285,6 @@ WRONG = {
         (lambda A, a, B, b: (B @ a + b, B @ A), "returns the bias first"),
         (lambda A, a, B, b: (B @ A, (B @ a + b)[:, None]), "the b in merge of layers 4 → 4 → 4 must have the shape"),
         (lambda A, a, B, b: (B @ A, b.add_(B @ a)), "changes its input in place"),
-        (lambda A, a, B, b: nn.Linear(4, 4), "must return the pair"),
+        (lambda A, a, B, b: nn.Linear(4, 4), "must return the pair (W, b), got a Linear layer"),
     ],
 }  # fmt: skip
