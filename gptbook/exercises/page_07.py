@@ -5,7 +5,7 @@ import math
 import torch
 
 from gptbook.exercises.answers import Wrong, ask, explain, need_function, shown
-from gptbook.exercises.tensors import as_tensor
+from gptbook.exercises.tensors import as_tensor, close, kept
 
 # with_positions: known mistakes, as functions of idx (B, T), wte (V, C) and wpe (block_size, C).
 ADDED_MISTAKES = (
@@ -56,8 +56,7 @@ def add_positions(with_positions) -> str:
         given = [tensor.clone() for tensor in (idx, wte, wpe)]
         got = as_tensor(ask(with_positions, what, *given), f"the result of {what}")
         for name, now, before in zip(("idx", "wte", "wpe"), given, (idx, wte, wpe), strict=True):
-            if now.shape != before.shape or not torch.equal(now, before):
-                raise Wrong(f"your function changes {name} in place: the tables must stay as they are")
+            kept([now], [before], f"your function changes {name} in place: the tables must stay as they are")
         if tuple(got.shape) != (B, T, C):
             raise Wrong(_why_not_shaped(tuple(got.shape), B, T, C, what))
         right = torch.stack([torch.stack([wte[idx[b, t]] + wpe[t] for t in range(T)]) for b in range(B)])
@@ -70,8 +69,7 @@ def add_positions(with_positions) -> str:
 
 
 def _same(a, b) -> bool:
-    a, b = a.double(), b.double()
-    return a.shape == b.shape and bool(torch.isfinite(a).all()) and bool(((a - b).abs() <= 1e-4).all())
+    return close(a, b, rtol=0.0, atol=1e-4)
 
 
 def _why_not_shaped(shape, B, T, C, what) -> str:
@@ -98,14 +96,16 @@ class _Probe:
     """A function of tokens that remembers how it was asked, so that a message can say what went wrong."""
 
     def __init__(self, attention):
-        self.attention, self.asked = attention, []
+        self.attention, self.asked, self.answers = attention, [], []
 
     def __call__(self, x):
         if not torch.is_tensor(x) or x.dim() != 3:
             raise TypeError(f"attention takes a tensor of shape (B, T, C), got {shown(x)}")
         x = x if x.is_floating_point() else x.float()
         self.asked.append((x.detach(), x.detach().clone()))
-        return self.attention(x)
+        answer = self.attention(x)
+        self.answers.append(answer.detach().clone())
+        return answer
 
     def habit(self) -> str:
         """What in the way of asking explains a wrong answer; empty where nothing does."""
@@ -122,25 +122,41 @@ class _Probe:
             return ": your inputs have fewer than three tokens"
         if all(bool((x == x[:, :1]).all()) for x in inputs):
             return ": all tokens of your inputs are alike, and a new order of them is the old one"
-        if not self.orders():
+        if not self.moves():
             return ": none of your inputs is another one with its tokens in a new order"
         return ""
 
-    def one_order(self) -> str:
-        orders = self.orders()
-        return f": the only new order that you tried is {list(*orders)}" if len(orders) == 1 else ""
+    def passed_over(self) -> str:
+        """Why a function that is not blind may have been missed, from what its outputs showed."""
+        moves = self.moves()
+        worst = max((difference for _, difference in moves), default=0.0)
+        if worst > 0.01:
+            return (
+                f": your inputs show a difference of {worst:.2g}, and your tolerance lets it pass: differences above "
+                "0.01 are real"
+            )
+        orders = {order for order, _ in moves}
+        if len(orders) == 1:
+            return f": the only new order that you tried is {list(*orders)}"
+        return f": the {len(orders)} new orders that you tried show nothing, try others" if orders else ""
 
-    def orders(self) -> set:
-        """The orders, other than the first one, in which the tokens of the first input came again."""
-        first, *others = (then for _, then in self.asked)
-        found = set()
-        for other in others:
-            if other.shape == first.shape and len(first):
-                match = (other[0][:, None] == first[0][None]).all(-1)  # (T, T)
-                order = match.int().argmax(1)
-                if bool((match.sum(1) == 1).all()) and torch.equal(first[:, order], other):
-                    found.add(tuple(order.tolist()))
-        return found - {tuple(range(first.size(1)))}
+    def moves(self) -> list:
+        """Every new order in which the tokens of a row came again, and how far its outputs were from moving along.
+
+        A row is one of a batch; it is compared with the first one, in whatever call, that has the same tokens.
+        """
+        firsts, found = {}, []
+        for (_, x), answer in zip(self.asked, self.answers, strict=True):
+            for row, out in zip(x, answer, strict=True):
+                tokens = [tuple(token) for token in row.tolist()]
+                place = {token: t for t, token in enumerate(tokens)}
+                if len(place) < len(tokens):
+                    continue  # two tokens are alike, so the order is not to be told
+                before, first_out = firsts.setdefault(frozenset(place), (place, out))
+                order = tuple(before[token] for token in tokens)
+                if order != tuple(range(len(order))):
+                    found.append((order, float((out - first_out[list(order)]).abs().max())))
+        return found
 
 
 def _attend(x, mask=None, scale=1.0):
@@ -225,6 +241,7 @@ def _sighted():
         ("a function that marks place 0 only", _at(lambda T: 0)),
         ("a function that marks the last place only", _at(lambda T: T - 1)),
         ("a function that marks one place in the middle only", _at(lambda T: T // 2)),
+        ("a function that marks the last place but one only", _at(lambda T: T - 2)),
         ("a function that leaves its mark, a faint one, at place 1 only", _at(lambda T: 1, size=0.02)),
         ("the mean of all tokens, with a mark for each place on it", _marked_mean),
         ("the last token, given to every place", lambda x: x[:, -1:].expand_as(x)),
@@ -272,9 +289,12 @@ def order_blind(order_blind) -> str:
     got = [finding[0] for finding in findings]
     if got == [finding[1] for finding in findings]:
         blind = sum(got)
+        _refuse_one_order(order_blind, findings[0][3])
         return f"{blind} blind functions recognised, and {len(got) - blind} that know a place caught"
     if len(set(got)) == 1:
-        raise Wrong(f"your function says {got[0]} to every attention, blind or not{findings[0][3].habit()}")
+        probe = next(probe for _, truth, _, probe in findings if truth is not got[0])
+        why = probe.habit() or (probe.passed_over() if got[0] else "")
+        raise Wrong(f"your function says {got[0]} to every attention, blind or not{why}")
     if all(said != truth for said, truth, _, _ in findings):
         raise Wrong("your function says True and False the wrong way round: True means that it is blind to the order")
     cases = [(attention,) for functions in (_blind(), _sighted()) for _, attention in functions]
@@ -284,10 +304,22 @@ def order_blind(order_blind) -> str:
     if known:
         raise Wrong(f"your function {'accuses' if truth else 'misses'} {words}: {known}")
     if truth:
-        exact = got[1] and not probe.habit()  # the function that returns its input has nothing to round
+        exact = got[1] and not findings[1][3].habit()  # the function that returns its input has nothing to round
         why = ": it is blind to the order up to rounding, and exact equality asks too much" if exact else ""
         raise Wrong(f"your function accuses {words}{why or probe.habit() or ', which knows no places'}")
-    raise Wrong(f"your function misses {words}{probe.habit() or probe.one_order()}")
+    raise Wrong(f"your function misses {words}{probe.habit() or probe.passed_over()}")
+
+
+def _refuse_one_order(order_blind, probe):
+    """Refuse a finder that misses the function which itself moves the tokens into the first order that was tried."""
+    if not (moves := probe.moves()):
+        return
+    order = list(moves[0][0])
+    moved = _Probe(lambda x: x[:, order] if x.size(1) == len(order) else x)
+    if _yes_or_no(ask(order_blind, "order_blind(attention), with another function as attention,", moved)):
+        raise Wrong(
+            f"your function misses the one that always moves the tokens into the order {order}{moved.passed_over()}"
+        )
 
 
 def _yes_or_no(said) -> bool:
@@ -323,7 +355,7 @@ def _softmax(scores):
 def _two_matrices(value, T):
     what = f"previous({T})"
     try:
-        pair = list(value) if isinstance(value, tuple | list) or torch.is_tensor(value) else None
+        pair = list(value) if isinstance(value, tuple | list) or hasattr(value, "shape") else None
     except Exception:
         pair = None
     if pair is None or len(pair) != 2:

@@ -79,6 +79,28 @@ def blind_by_matrices(attention):
     return worst < 1e-4
 
 
+def blind_by_fresh_inputs(attention, tolerance=1e-4, start=20, T=6):
+    generator = torch.Generator().manual_seed(start)
+    for _ in range(10):
+        x, order = torch.randn(2, T, 3, generator=generator), torch.randperm(T, generator=generator)
+        if (attention(x[:, order]) - attention(x)[:, order]).abs().max() > tolerance:
+            return False
+    return True
+
+
+def blind_in_one_batch(attention):
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(7, 3, generator=generator)
+    orders = torch.stack([torch.arange(7), *(torch.randperm(7, generator=generator) for _ in range(9))])
+    out = attention(x[orders])  # (B, T, C), a row for each order
+    return torch.allclose(out, out[0][orders], atol=1e-4)
+
+
+def blind_and_the_same_twice(attention):
+    x = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(8))
+    return torch.equal(attention(x), attention(x)) and finder()(attention)
+
+
 def swap(i, j):
     def orders(x):
         order = list(range(x.size(1)))
@@ -114,10 +136,17 @@ def on_a_circle(T):
 
 
 RIGHT = {
-    "add-positions": [added, added_by_embedding, added_by_loops, added_by_products],
-    "order-blind": [finder(), blind_by_neighbour_swaps, blind_by_matrices],
-    "previous-token": [one_hot_keys, one_hot_keys_shifted, on_a_circle, lambda T: torch.stack(one_hot_keys(T)).half()],
-}
+    "add-positions": [added, added_by_embedding, added_by_loops, added_by_products,
+                      lambda *given: added(*given).half(), lambda *given: added(*given).bfloat16()],
+    "order-blind": [
+        finder(), blind_by_neighbour_swaps, blind_by_matrices, blind_by_fresh_inputs, blind_in_one_batch,
+        finder(start=lambda: torch.randn(2, 7, 4, dtype=torch.float64)),
+        finder(same=lambda a, b: torch.allclose(a, b, rtol=0, atol=9e-3)),
+    ],
+    "previous-token": [one_hot_keys, one_hot_keys_shifted, on_a_circle, lambda T: torch.stack(one_hot_keys(T)).half(),
+                       lambda T: np.stack([part.numpy() for part in one_hot_keys(T)]),
+                       lambda T: torch.stack(one_hot_keys(T)).bfloat16()],
+}  # fmt: skip
 
 WRONG = {
     "add-positions": [
@@ -157,7 +186,16 @@ WRONG = {
         (finder(orders=lambda x: [torch.arange(x.size(1)).flip(0)]), "tried is [6, 5, 4, 3, 2, 1, 0]"),
         (finder(orders=lambda x: [(torch.arange(x.size(1)) + k) % x.size(1) for k in (1, 2, 3)]), "cyclic shifts"),
         (finder(same=torch.equal), "exact equality asks too much"),
-        (finder(same=lambda a, b: torch.allclose(a, b, atol=0.5)), "misses a function that leaves its mark, a faint"),
+        (finder(same=lambda a, b: torch.allclose(a, b, atol=0.5)), "show a difference of 0.02, and your"),
+        (lambda attention: blind_by_fresh_inputs(attention, tolerance=0.05), "show a difference of 0.02, and your"),
+        (finder(same=lambda a, b: torch.allclose(a, b, atol=100)), "blind or not: your inputs show a difference of"),
+        (finder(orders=lambda x: [[3, 0, 5, 1, 4, 2]], start=lambda: torch.randn(2, 6, 3)),
+         "marks the last place but one only: the only new order that you tried is [3, 0, 5, 1, 4, 2]"),
+        (finder(orders=lambda x: [[2, 3, 1, 5, 0, 4]], start=lambda: torch.randn(2, 6, 3)),
+         "always moves the tokens into the order [2, 3, 1, 5, 0, 4]: the only new order that you tried"),
+        (finder(orders=lambda x: [[2, 3, 1, 5, 0, 4], [1, 5, 3, 4, 2, 0]], start=lambda: torch.randn(2, 6, 3)),
+         "the 2 new orders that you tried show nothing, try others"),
+        (blind_and_the_same_twice, "differs from call to call: it is blind to the order up to rounding, and exact"),
         (finder(same=lambda a, b: torch.allclose(a.sum(1), b.sum(1), atol=1e-4)), "sums over all tokens"),
         (finder(answer=lambda blind: not blind), "the wrong way round"),
         (finder(answer=lambda blind: "yes" if blind else "no"), "must return True or False"),
