@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from gptbook.exercises.answers import Wrong, ask, explain, need_function, number, shown
-from gptbook.exercises.tensors import as_tensor
+from gptbook.exercises.answers import Wrong, ask, first_off, need_function, number, settled, shown
+from gptbook.exercises.tensors import as_tensor, kept
 
 WARMUP, STEPS, PEAK, MINIMUM = 100, 1000, 1e-3, 1e-4
 
@@ -109,17 +109,12 @@ def clip(answer) -> str:
         what = f"clip({len(gradients)} gradients, {limit:.3g})"
         given = [g.clone() for g in gradients]
         value = ask(answer, what, given, limit)
-        if any(not torch.equal(a, b) for a, b in zip(given, gradients, strict=True)):
-            raise Wrong(f"{what} changed the gradients that it was given: return new ones")
+        kept(given, gradients, f"{what} changed the gradients that it was given: return new ones")
         got.append(_gradients(value, gradients, what))
     zeros = [torch.zeros(3), torch.zeros(2, 2)]
     right = [_clipped(*case) for case in cases]
-    if not all(_all_close(a, b) for a, b in zip(got, right, strict=True)):
-        if sentence := explain(got, cases, CLIP_MISTAKES, _all_close):
-            raise Wrong(sentence)
-        (gradients, limit), mine = next(
-            (c, m) for c, m, r in zip(cases, got, right, strict=True) if not _all_close(m, r)
-        )
+    if not settled(got, right, cases, CLIP_MISTAKES, _all_close):
+        (gradients, limit), mine, _ = first_off(cases, got, right, _all_close)
         raise Wrong(_why_not_clipped(gradients, limit, mine))
     if not _all_close(_gradients(ask(answer, "clip(zeros, 1)", zeros, 1.0), zeros, "clip(zeros, 1)"), zeros):
         raise Wrong("gradients that are all zero come back as something else: 0 divided by 0 is NaN")
