@@ -256,6 +256,16 @@ def test_a_mask_after_the_softmax_that_divides_again_is_right_and_told_where_it_
     assert "NaN" not in exercises.check("attention-head", page_04.head).message
 
 
+def test_powers_without_the_largest_score_taken_off_are_right_and_told_where_they_overflow():
+    """A failure would refuse an answer that is equal, or give it the remark that belongs to another one."""
+    from answers import page_04
+
+    for answer in (page_04.head_math_exp, page_04.head_loops):
+        assert "overflows" in exercises.check("attention-head", answer).message
+    for answer in (page_04.head_late_again, page_04.head):
+        assert "overflows" not in exercises.check("attention-head", answer).message
+
+
 def test_messages_do_not_name_the_workings():
     """A failure would show a reader names of the checks' own code."""
     for name, entries in WRONG.items():
