@@ -74,6 +74,7 @@ PINNED = {
         size=1_115_394,
     )
 }
+BOOK_LENGTH = 120_000  # characters of the book that a model gets to read
 FETCH_SECONDS = 7.0  # at most, from looking up the host to the last byte
 
 loaded: dict[str, str] = {}
@@ -320,7 +321,7 @@ def _python_docs() -> str:
 
 
 def _book() -> str:
-    """The prose of the pages, in reading order; their code and what it prints are left out."""
+    """The prose of the pages in reading order, the first BOOK_LENGTH characters; code and its outputs are left out."""
     root = Path(__file__).resolve().parent.parent
     # Beside an installed package, a folder named docs would be somebody else's.
     pages = (
@@ -337,7 +338,9 @@ def _book() -> str:
             texts.append(re.sub(r"<svg\b.*?</svg>", "", text, flags=re.DOTALL).strip("\n"))
     if not any(texts):
         raise CorpusError('the text "book" needs the docs folder of a checkout: clone the book and pip install -e .')
-    return "\n\n".join(text for text in texts if text) + "\n"
+    whole = "\n\n".join(text for text in texts if text) + "\n"
+    # Up to the end of a paragraph: of one size while the book grows, and the same while its later pages are written.
+    return whole if len(whole) <= BOOK_LENGTH else whole[: whole.rindex("\n\n", 0, BOOK_LENGTH)] + "\n"
 
 
 def _prose(source, page):

@@ -529,6 +529,17 @@ def test_the_book_is_the_prose_of_its_pages(machine, monkeypatch):
     assert corpus.source == "docs folder"
 
 
+def test_the_book_stays_of_one_size(machine, monkeypatch):
+    """If this fails, the model that learns the book trains anew for each word on its last page, or stops mid-sentence."""
+    put(machine / "pyproject.toml", b"")
+    put(machine / "docs" / "01_a.md", b"One.\n\nTwo, longer.\n\nThree.\n")
+    checkout(monkeypatch, machine)
+    monkeypatch.setattr(corpora, "BOOK_LENGTH", 22)
+    assert corpora.load("book").text == "One.\n\nTwo, longer.\n"
+    put(machine / "docs" / "02_b.md", b"More.")
+    assert corpora.load("book").text == "One.\n\nTwo, longer.\n"
+
+
 @pytest.mark.parametrize("missing", ["pyproject.toml", "docs/01_a.md"])
 def test_no_book_without_a_checkout(machine, monkeypatch, missing):
     """If this fails, a package that was installed alone reads some other project's docs, or fails without a word."""
