@@ -530,7 +530,7 @@ def test_the_book_is_the_prose_of_its_pages(machine, monkeypatch):
 
 
 def test_the_book_stays_of_one_size(machine, monkeypatch):
-    """If this fails, the model that learns the book trains anew for each word on its last page, or stops mid-sentence."""
+    """If this fails, the model that learns the book trains anew for each word on its last page, or stops in mid-air."""
     put(machine / "pyproject.toml", b"")
     put(machine / "docs" / "01_a.md", b"One.\n\nTwo, longer.\n\nThree.\n")
     checkout(monkeypatch, machine)
