@@ -334,6 +334,7 @@ Look back two symbols, and there are $V^2$ rows. Such a model is called a **trig
 """
 
 # %%
+N = len(train)
 rows = train[:-2] * V + train[1:-1]  # (N-2,): the two symbols before, as one number
 triples = torch.bincount(rows * V + train[2:], minlength=V**3).view(V * V, V) + 1.0
 trigram_table = triples / triples.sum(dim=1, keepdim=True)
@@ -603,7 +604,7 @@ Check yours with `exercises.check("trigram", trigram)`.
 
 
 # %% tags=["solution"]
-def trigram(train, validation, vocab_size, k):
+def trigram(train, validation, vocab_size, k):  # train (N,)
     V = vocab_size
     pairs = torch.bincount(train[:-1] * V + train[1:], minlength=V * V).view(V, V) + 1.0
     bigram = pairs / pairs.sum(dim=1, keepdim=True)  # (V, V)

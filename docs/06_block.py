@@ -154,7 +154,7 @@ for any other token, in either direction. And a token that comes alone gets the 
 
 # %%
 def mlp(x):
-    return F.relu(x @ up.T) @ down.T  # (..., 4C) -> (..., C)
+    return F.relu(x @ up.T) @ down.T  # (..., C)
 
 
 changed = x.clone()

@@ -21,7 +21,7 @@ def development_split(train):
     return split(train, 0.9)
 
 
-def get_batch(tokens, block_size: int, batch_size: int, generator: torch.Generator | None = None):
+def get_batch(tokens, block_size: int, batch_size: int, generator: torch.Generator | None = None):  # tokens (N,)
     """Random windows of tokens (N,), and the same windows one token further: x (B, T) and y (B, T), both int64.
 
     Every start 0..N-T-1 is as likely as any other. Raises ValueError if N is below T + 1.

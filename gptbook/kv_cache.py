@@ -114,7 +114,7 @@ def generate(
                 new = idx if cache is None else idx[:, -1:]  # the prompt first, then one token at a time
                 logits, cache = forward(model, new, cache)
             token = next_token(logits[:, -1, :V], temperature, top_k, generator, top_p)  # (B,)
-            idx = torch.cat((idx, token[:, None]), dim=1)  # (B, one more)
+            idx = torch.cat((idx, token[:, None]), dim=1)  # (B, length): one token longer
     return idx
 
 

@@ -82,7 +82,7 @@ def generate(
         for _ in range(max_new_tokens):
             logits = model(idx[:, -T:])[:, -1, :V]  # (B, V), after the last token
             token = next_token(logits, temperature, top_k, generator, top_p)  # (B,)
-            idx = torch.cat((idx, token[:, None]), dim=1)  # (B, one more)
+            idx = torch.cat((idx, token[:, None]), dim=1)  # (B, length): one token longer
     return idx
 
 

@@ -218,7 +218,9 @@ class Runner:
             what = "its kernel died (was it killed, or out of memory?)"
         return self._at_line(path, notebook, cells, at, line, what)
 
-    def _at_line(self, path: Path, notebook, cells: list, at: int, line: int, what: str) -> str:
+    def _at_line(self, path: Path, notebook, cells: list, at: int | None, line: int, what: str) -> str:
+        if at is None:  # a cell that no cell of the page is: one that a cell ran
+            return f"{self._name(path)}: {what}"
         source = cells[at].source
         lines = source.splitlines() or [""]
         line = min(line, len(lines))

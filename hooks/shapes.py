@@ -3,50 +3,58 @@
     weights @ x  # (T, T) @ (T, C) -> (T, C)
 
 Comments are no part of Python's syntax tree, so the cell's tokens give the comments, its tree the statements, and the
-two meet in the line.  Behind each statement that bears a comment a call is woven in, which compares.  It is put on the
-line of the comment: an error leads there, and all other lines, outputs and sources stay what they were.
+two meet in the line.  Each statement that bears a comment gets a call woven in, which compares.  It is put on the line
+of the comment: an error leads there, and all other lines, outputs and sources stay what they were.
 
-What a comment can say, with anything after a colon, a semicolon, a comma or a blank for the reader alone:
+What a comment can say, with anything after it for the reader alone, as long as it holds no second shape (after a
+colon, a semicolon or a full stop it may):
 
-    # (B, T, C)                     whole numbers, letters, sums and products (t+1, 4C, T*H), one `...`; () has no axis
-    # (T, D) each                   of all in a tuple, list (of lists) or dictionary; or: # each (T, D)
-    # (B, T), (V,)                  one after the other; one shape alone is that of each where there are several targets
-    # x (T, C)                      of the variable x; on a def line, of that parameter; x, y (T, C): of both
-    # (T, T) @ (T, C) -> (T, C)     the last one counts; the operands are held too where the code has the operator
-    # (T, C) -> (T, D)              on a def line: of its only parameter, and of all that it returns
+    # (B, T, C)                     numbers, names, sums and products (t+1, 4C, T*H), one `...`; () has no axis
+    # (T, D) each                   of all in a tuple or list (of lists), and of several targets; or: # each (T, D)
+    # x (T, C)                      on a def line: of that parameter
+    # (T, T) @ (T, C) -> (T, C)     of both sides of the @ and of the result
 
-What it stands beside: the value of a statement, and of `print`, `append` and `register_buffer` the argument; on a line
-inside of a longer statement, behind an opening bracket the same, else the expression or the parameter that ends there
-(a name is its label); on the line of a `for` or `with`, what it names.  Targets that begin with _ do not count.  Where
-a line has no such thing, where the comment has a line of its own, or where it looks like a shape and cannot be read,
-the page fails: no comment is passed over.  Nor is one whose line never runs.
+What it stands beside: the value of a statement, and of `print`, `append` and `register_buffer` the argument; what an
+unpacking, an augmented assignment or a `for` names, but for names that begin with _; on a line inside of a longer
+statement the expression that ends there.  A comment that has none of these beside it is a fault, and so is one that
+looks like a shape and cannot be read, one of a line that never runs, and one in a cell or line that a % hands on as
+text: none is passed over.
 
-How letters are read: in one call of a function, or one run of a cell's top level, a letter is bound where it is first
-met, and stays the same; in a loop, for one turn.  A whole number in a local variable of that name is what the letter
-means (at the top level, one that this cell sets above the comment).  Other expressions wait until their letters are
-bound.  And where C, H and D are all known, C = H * D.
+How names are read: in one call of a function, or one run of a cell's top level, a name is bound where it is first met,
+and stays the same; in a loop, for one turn.  A whole number in a variable of that name is what it means (at the top
+level, one that this cell sets above the comment).  A sum or product waits until its names are bound; if they never
+are, that is a fault.  And where C, H and D are all known, C = H * D.
+
+So some comments are held only in part: a name that is met once holds nothing but the number of axes.  In a lambda, a
+comprehension, a class body or an `async def` each comment is held by itself.
 """
 
 import ast
 import builtins
 import io
+import keyword
+import math
 import re
 import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-LEDGER, SCOPE = ".shapes", ".scope"  # names that no program can have: nobody's variables, and none more in dir()
+LEDGER = ".shapes"  # where woven code finds the ledger: among the builtins, under a name that no program can write
 
-_GROUP = re.compile(r"(?<![\w\])])\(([^()]*)\)")
-_ITEM = re.compile(r"(?:([A-Za-z_][\w.]*(?:\s*,\s*[A-Za-z_][\w.]*)*)\s*:?\s+)?\(([^()]*)\)(\s+each\b)?")
-_JOIN = re.compile(r"\s*(->|→|@|[-+−*·/]|,|and\b)\s*")
-_WORDS = re.compile(r"[a-z]+(?: [a-z]+)+")
-_OPERATORS = {"@": ast.MatMult, "+": ast.Add, "-": ast.Sub, "−": ast.Sub, "*": ast.Mult, "·": ast.Mult, "/": ast.Div}
+_NAME = r"[A-Za-z_]\w*"
+_TERM = rf"(?:\d*{_NAME}|\d+)(?:\*(?:{_NAME}|\d+))*"
+_AXIS = re.compile(rf"\.\.\.|{_TERM}(?: *[-+] *{_TERM})*", re.ASCII)
+_GROUP = r"\(([^()]*)\)"
+_COMMENT = re.compile(rf"(?:{_GROUP} @ {_GROUP} -> |(each) |({_NAME}) )?{_GROUP}( each\b)?")
+_BEGINS = re.compile(rf"(?!(?:{'|'.join(keyword.kwlist)}) )(?:{_NAME}(?:: *| +))?(?:{_GROUP}|\[([^][]*[A-Z][^][]*)\])")
+_LATER = re.compile(r"(?<![\w\])])[(\[]([^][()]*,[^][()]*)[\])]")
 _ARGUMENT = {"print": 0, "append": 0, "register_buffer": 1}  # calls that return None, and what they are about
-_IMPURE = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)  # not to be evaluated a second time
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_MAGIC = {"run_cell_magic", "run_line_magic", "system", "getoutput"}  # what IPython makes of % and !
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_APART = (ast.Lambda, ast.AsyncFunctionDef, ast.ClassDef, *_COMPREHENSIONS)
+_SELF = "_ledger"  # LEDGER, while woven code is still text
+_NOTHING = "nothing in its line has a value: put it where the value is made"
 
 
 class NotUnderstood(ValueError):
@@ -61,123 +69,68 @@ class WrongShape(Exception):
 
 
 @dataclass(frozen=True)
-class Item:
-    """A shape, of the variables `names` if there are any: entries: a number, a letter, Expression, "any" or "..."."""
-
-    text: str
-    entries: tuple
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Expression:
-    text: str
-    names: frozenset[str]
-    code: object
-
-    def value(self, find) -> int | None:
-        """Its value, with find(name) for each of its names; None where one of them is not known."""
-        known = {name: find(name) for name in self.names}
-        return None if None in known.values() else eval(self.code, {"__builtins__": {}}, known)
-
-
-@dataclass(frozen=True)
 class Comment:
-    """`items` are held; `before` stands before an arrow, its shapes joined by `operator`."""
+    """`axes` are held, each a text: a number, a name, a sum, or "..."; `sides` are those of an @."""
 
     text: str
-    items: tuple[Item, ...]
+    axes: tuple[str, ...]
     each: bool = False
-    before: tuple[Item, ...] = ()
-    operator: str = ""
+    name: str = ""
+    sides: tuple[tuple[str, ...], ...] = ()
 
 
 def parse(comment: str) -> Comment | None:
     """What a comment (with or without its #) says of shapes, None where it says nothing; raises NotUnderstood."""
     text = comment.lstrip("#").strip()
-    each = bool(start := re.match(r"each\s+(?=\()", text))
-    position, joins, items = start.end() if start else 0, [], []
-    while match := _ITEM.match(text, position):
-        entries = _entries(match[2], first=match.start(2) == 1)
-        if entries is None:
-            break
-        names = tuple(re.split(r"\s*,\s*", match[1])) if match[1] else ()
-        items.append(Item(f"({match[2].strip()})", entries, names))
-        each, position = each or bool(match[3]), match.end()
-        if not (join := _JOIN.match(text, position)):
-            break
-        joins.append(join[1].replace("→", "->"))
-        following = _ITEM.match(text, join.end())
-        if not following or _entries(following[2]) is None:
-            joins.pop()
-            break
-        position = join.end()
-    rest = text[position:]
-    elsewhere = (group[1] for group in _GROUP.finditer(rest) if re.search("[A-Z]", group[1]))
-    if rest[:1] not in tuple(":;,.") and any(_entries(inside) is not None for inside in elsewhere):
-        how = "put a colon before the words" if items else "write the shape first, the words after it"
-        raise NotUnderstood(f"the comment {text!r} looks like a shape: {how}")
-    if not items:
-        return None
-    text = text[:position].strip()
-    joins = ["," if join == "and" else join for join in joins]
-    if "->" in joins:
-        at = joins.index("->")
-        operators = set(joins[:at])
-        if len(items) != at + 2 or len(operators) > 1:
-            raise NotUnderstood(f"the comment {text!r} looks like a shape: one operator, one arrow, one result")
-        return Comment(text, tuple(items[-1:]), each, tuple(items[:-1]), "".join(operators))
-    if set(joins) - {","}:
-        raise NotUnderstood(f"the comment {text!r} looks like a shape: what comes out? Write it after ->")
-    if len({bool(item.names) for item in items}) > 1:
-        raise NotUnderstood(f"the comment {text!r} looks like a shape: give all of its shapes a name, or none")
-    return Comment(text, tuple(items), each)
+    match = _COMMENT.match(text)
+    shapes = [_axes(inside) for inside in match.group(1, 2, 5) if inside is not None] if match else [None]
+    read = None not in shapes and not keyword.iskeyword(match[4] or "")
+    begins, rest = _BEGINS.match(text), text[match.end() :] if read else text
+    if not read and begins and _looks(begins[1] or begins[2] or ""):
+        raise NotUnderstood(f"the comment {text!r} looks like a shape: (T,) has one axis, axes are T, 3, t+1, 4C")
+    sizes = re.search(r"\b(?:shape|size)s?\b", text)
+    for inside in _LATER.findall(rest) if rest[:1] not in tuple(":;.") else ():
+        if _looks(inside) and (sizes or re.search(r"\b\d*[A-Z]\b", inside)):
+            how = "put a colon before the words" if read else "write the shape first"
+            raise NotUnderstood(f"the comment {text!r} looks like a shape: {how}, and one alone")
+    if read:
+        return Comment(text[: match.end()], shapes[-1], bool(match[3] or match[6]), match[4] or "", tuple(shapes[:-1]))
+    return None
 
 
-def _entries(inside: str, first: bool = False) -> tuple | None:
+def names(axis: str) -> list[str]:
+    """The names in an axis."""
+    return re.findall(_NAME, axis)
+
+
+def _axes(inside: str) -> tuple[str, ...] | None:
     """The axes between two parentheses, None where they hold something else."""
+    *parts, last = (part.strip() for part in inside.split(","))
+    if last:
+        parts.append(last)
+    one_without_comma = last and len(parts) == 1
+    understood = all(map(_AXIS.fullmatch, parts)) and parts.count("...") <= 1
+    return tuple(parts) if understood and not one_without_comma else None
+
+
+def _looks(inside: str) -> bool:
+    """Whether somebody may have meant this for a shape; a single axis only where it is a capital, unlike f (x)."""
     parts = [part.strip() for part in inside.split(",")]
-    if parts == [""]:
-        return () if first else None
     if len(parts) == 1:
-        if first and re.fullmatch(r"\d*[A-Z]|[A-Z] *[-+*] *\d+", parts[0]):
-            raise NotUnderstood(f"the comment ({inside}) looks like a shape: one axis is written ({parts[0]},)")
-        return None
-    if parts[-1] == "":
-        parts.pop()
-    entries = [_entry(part) for part in parts]
-    understood = [part for part, entry in zip(parts, entries, strict=True) if entry is not None]
-    if not any(re.search(r"[A-Z0-9]|^[a-z]$|^\.\.\.$", part) for part in understood):
-        return None
-    if None in entries or parts.count("...") > 1:
-        if first or any(re.fullmatch(r"\d*[A-Z]", part) for part in parts):
-            raise NotUnderstood(f"the comment ({inside}) looks like a shape: use whole numbers, letters, t+1, 4C, T*H")
-        return None
-    return tuple(entries)
+        return bool(re.fullmatch(r"[\d +*-]*[A-Z][\d +*-]*", inside))
+    return any(re.fullmatch(r"\.\.\.|\d+|\d*[A-Za-z]", part) for part in parts)
 
 
-def _entry(part: str):
-    """A number, a letter, an Expression, "..." or "any"; None for anything else."""
-    if part == "...":
-        return part
-    if part.isascii() and part.isdigit():
-        return int(part)
-    if re.fullmatch(r"[A-Za-z]", part):
-        return part
-    if _WORDS.fullmatch(part):  # (B, one more): an axis, and words for it
-        return "any"
-    plain = re.sub(r"(?<=\d) ?(?=[A-Za-z])", "*", part.replace("−", "-").replace("·", "*").replace("×", "*"))
-    plain = re.sub(r"(?<!/)/(?!/)", "//", plain)
-    try:
-        tree = ast.parse(plain, mode="eval")
-    except SyntaxError:
+def _value(axis: str, find) -> int | None:
+    """The value of a sum of products, with find(name) for its names; None where one of them is not known."""
+    known = {name: find(name) for name in names(axis)}
+    if None in known.values():
         return None
-    known = (ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Name, ast.Load, ast.Constant)
-    nodes = list(ast.walk(tree))
-    if not all(isinstance(n, known) and not (isinstance(n, ast.Constant) and type(n.value) is not int) for n in nodes):
-        return None
-    names = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
-    return Expression(part, names, compile(tree, "<shape>", "eval"))
+    total = 0
+    for sign, term in re.findall(r"([-+]?) *([\w*]+)", axis):
+        factors = re.findall(rf"\d+|{_NAME}", term)
+        total += math.prod(int(f) if f.isdigit() else known[f] for f in factors) * (-1 if sign == "-" else 1)
+    return total
 
 
 # Holding it against values --------------------------------------------------------------------------------------------
@@ -185,37 +138,36 @@ def _entry(part: str):
 
 @dataclass
 class Scope:
-    """One run of a cell's top level, or one call of a function: what its letters mean so far."""
+    """One run of a cell's top level, or one call of a function: what its names mean so far."""
 
-    bound: dict[str, tuple] = field(default_factory=dict)  # letter -> (size, loops around, line)
-    waiting: list[tuple] = field(default_factory=list)  # (site, expression, size, loops around)
+    bound: dict[str, tuple] = field(default_factory=dict)  # name -> (size, line, loops around)
+    waiting: list[tuple] = field(default_factory=list)  # (site, axis, size, what was known)
 
-    def get(self, letter: str, loops: tuple) -> int | None:
-        size, around, _ = self.bound.get(letter, (None, (), 0))
+    def get(self, name: str, loops: tuple) -> int | None:
+        size, _, around = self.bound.get(name, (None, 0, ()))
         return size if around == loops[: len(around)] else None  # what a loop bound means nothing behind it
 
     def turn(self, loop: int) -> None:
-        """Another turn of the loop: what was bound in it is free again."""
-        if self.bound or self.waiting:
-            self.bound = {letter: b for letter, b in self.bound.items() if loop not in b[1]}
-            self.waiting = [w for w in self.waiting if loop not in w[3]]
+        self.bound = {name: b for name, b in self.bound.items() if loop not in b[2]}
+        self.waiting = [w for w in self.waiting if loop not in w[0].loops]
 
 
 @dataclass
 class Site:
-    """A comment, or one of its shapes, and where it is held."""
+    """A shape of a comment, and where it is held."""
 
     place: object  # the number of the cell, or the file
     line: int
-    comment: str
-    items: tuple[Item, ...]
+    text: str
+    axes: tuple[str, ...]
     each: bool
-    top: Scope  # of the cell
-    loops: tuple = ()
-    inside: bool = False  # of a function
-    above: frozenset = frozenset()  # at the top level: the names that the cell has set by then
-    problem: str = ""  # why it cannot be held
+    scope: Scope | None  # of the cell; None in a function, where it is that of the call
+    apart: bool  # a scope of its own each time
+    loops: tuple[int, ...]
+    above: frozenset[str]  # the names that the cell's own level has set by then
+    targets: tuple[str, ...] = ()  # the names whose values are held, where it is not one value
     seen: bool = False
+    unknown: dict[str, str] = field(default_factory=dict)  # axis that waited -> what for; "" when it was held
 
 
 class Ledger:
@@ -223,170 +175,127 @@ class Ledger:
 
     def __init__(self):
         self.sites: list[Site] = []
-        self.loops: list[Scope] = []
+        self.calls: dict[int, Scope] = {}  # id of a frame -> the scope of the call that it is now
+        self.loops: list[Scope | None] = []  # as Site.scope
         self.faults: list[tuple] = []  # (place, line, what)
 
-    # What woven code calls
+    def begin(self) -> None:
+        """A function begins; whatever call had this frame before has ended."""
+        self.calls[id(sys._getframe(1))] = Scope()
 
-    def open(self) -> Scope:
-        return Scope()
+    def turn(self, loop: int) -> None:
+        """Another turn of the loop: what was bound in it is free again."""
+        (self.loops[loop] or self.calls[id(sys._getframe(1))]).turn(loop)
 
-    def turn(self, loop: int, scope: Scope | None) -> None:
-        (scope or self.loops[loop]).turn(loop)
-
-    def hold(self, number: int, value, scope: Scope | None = None):
+    def hold(self, number: int, value):
         """Compare, and return the value."""
-        self._compare(self.sites[number], value, scope, sys._getframe(1))
+        site, frame = self.sites[number], sys._getframe(1)
+        site.seen = True
+        scope = Scope() if site.apart else site.scope or self.calls[id(frame)]
+        values = [("this", value)]
+        if site.targets:
+            values = zip(site.targets, value, strict=True)
+        elif site.each:
+            values = [(f"value {n}", one) for n, one in enumerate(_leaves(value), 1)]
+            if not values or not isinstance(value, list | tuple):
+                self._fault(site, f"this is no list of several, it is of type {type(value).__name__}")
+        for name, one in values:
+            shape = getattr(one, "shape", None)
+            if not isinstance(shape, tuple):
+                more = ": say `each`" if isinstance(one, list | tuple) else ""
+                self._fault(site, f"{name} is of type {type(one).__name__}, which has no shape{more}")
+            self._fit(site, name, tuple(shape), scope, frame)
         return value
 
-    def see(self, number: int, value=None, scope: Scope | None = None) -> None:
-        self._compare(self.sites[number], value, scope, sys._getframe(1))
-
-    # The comparison
+    def excuse(self, place, line: int) -> None:
+        """The cell ended with an error in this line of its own level: what stands below could not run."""
+        for site in self.sites:
+            site.seen = site.seen or (site.place == place and site.line > line)
 
     def report(self) -> list[tuple]:
         """(place, line, what) of each comment that was wrong, could not be held, or never was."""
-        silent = [site for site in self.sites if not site.seen and not site.problem]
-        never = [(s.place, s.line, f"the comment says {s.comment}, and its line never ran") for s in silent]
-        return list(dict.fromkeys(self.faults + never))
+        found = list(self.faults)
+        for site in self.sites:
+            wrong = [f"{missing} is never known" for missing in site.unknown.values() if missing]
+            wrong += ["its line never ran"] * (not site.seen)
+            found += [(site.place, site.line, f"the comment says {site.text}, and {what}") for what in wrong]
+        return list(dict.fromkeys(found))
 
     def _fault(self, site: Site, what: str):
+        what = f"the comment says {site.text}, and {what}"
         self.faults.append((site.place, site.line, what))
         raise WrongShape(what)
 
-    def _compare(self, site: Site, value, scope: Scope | None, frame) -> None:
-        site.seen = True
-        if site.problem:
-            self._fault(site, site.problem)
-        scope = scope or site.top
-        if site.items[0].names:
-            values = [(item, name, self._find(site, name, frame)) for item in site.items for name in item.names]
-        else:
-            values = self._spread(site, value)
-        for item, name, one in values:
-            shape = one if type(one).__name__ == "Size" else getattr(one, "shape", None)
-            if not isinstance(shape, tuple):
-                more = ": say `each`" if isinstance(one, list | tuple) else ""
-                self._fault(site, f"the comment says {site.comment}, and {name or 'this'} is {_kind(one)}{more}")
-            self._fit(site, item, name, tuple(shape), scope, frame)
-
-    def _find(self, site: Site, name: str, frame):
-        first, *rest = name.split(".")
-        try:
-            value = frame.f_locals[first] if first in frame.f_locals else frame.f_globals[first]
-            for part in rest:
-                value = getattr(value, part)
-        except (KeyError, AttributeError):
-            self._fault(site, f"the comment says {site.comment}, and there is no variable {name} here")
-        return value
-
-    def _spread(self, site: Site, value) -> list[tuple]:
-        if not site.each and len(site.items) == 1:
-            return [(site.items[0], "", value)]
-        values = list(value.values()) if isinstance(value, dict) else value
-        if isinstance(values, Iterator) or not hasattr(values, "__iter__"):
-            self._fault(site, f"the comment says {site.comment}, and this is {_kind(value)}, not several values")
-        values = list(_leaves(values)) if site.each else list(values)
-        items = site.items * len(values) if site.each and len(site.items) == 1 else site.items
-        if len(items) != len(values) or not values:
-            self._fault(site, f"the comment says {site.comment}, and the values are {len(values)}")
-        return [(item, f"value {n}", one) for n, (item, one) in enumerate(zip(items, values, strict=True), start=1)]
-
-    def _fit(self, site: Site, item: Item, name: str, shape: tuple, scope: Scope, frame) -> None:
-        loops = site.loops
-
+    def _fit(self, site: Site, name: str, shape: tuple, scope: Scope, frame) -> None:
         def wrong(why: str):
-            self._fault(site, f"the comment says {site.comment}, and {name or 'this'} is {_text(shape)}: {why}")
+            shown = f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
+            self._fault(site, f"{name} is {shown}: {why}")
 
-        def local(letter: str) -> int | None:
-            if site.inside:
-                code = frame.f_code
-                own = letter in code.co_varnames or letter in code.co_cellvars
-                value = frame.f_locals.get(letter) if own else None
-            else:
-                value = frame.f_globals.get(letter) if letter in site.above else None
+        def local(name: str) -> int | None:
+            out_of_sight = frame.f_locals is frame.f_globals and name not in site.above
+            value = None if out_of_sight else frame.f_locals.get(name)
             return value if type(value) is int else None
 
-        def known(letter: str) -> int | None:
-            value = local(letter)
-            return scope.get(letter, loops) if value is None else value
+        def known(name: str) -> int | None:
+            value = local(name)
+            return scope.get(name, site.loops) if value is None else value
 
-        entries = item.entries
-        if "..." in entries:
-            at = entries.index("...")
-            some = ("any",) * (len(shape) - len(entries) + 1)
-            entries = entries[:at] + some + entries[at + 1 :]
-        if len(entries) != len(shape):
-            wrong(f"{len(shape)} axes, not {len(item.entries)}" if "..." not in item.entries else "too few axes")
-        pairs = list(zip(entries, shape, strict=True))
-        for entry, size in pairs:
-            if type(entry) is int and entry != size:
-                wrong(f"{size} stands where the comment has {entry}")
-            elif type(entry) is str and entry != "any":
-                own, before = local(entry), scope.get(entry, loops)
-                if own is not None and own != size:
-                    wrong(f"{entry} is {own} here")
-                if own is None and before is not None and before != size:
-                    wrong(f"{entry} is {before} since line {scope.bound[entry][2]}")
+        axes, sizes = site.axes, shape
+        if "..." in axes and len(shape) >= len(axes) - 1:
+            at = axes.index("...")
+            axes, sizes = axes[:at] + axes[at + 1 :], shape[:at] + shape[len(shape) - len(axes) + at + 1 :]
+        if len(axes) != len(sizes):
+            wrong("too few axes" if "..." in axes else f"{len(shape)} axes, not {len(axes)}")
+        for axis, size in zip(axes, sizes, strict=True):
+            if axis.isidentifier():
+                own, before = local(axis), scope.get(axis, site.loops)
+                if own not in (None, size):
+                    wrong(f"{axis} is {own} here")
+                if own is None and before not in (None, size):
+                    wrong(f"{axis} is {before} since line {scope.bound[axis][1]}")
                 if before != size:
-                    scope.bound[entry] = (size, loops, site.line)
-        for entry, size in pairs:
-            if isinstance(entry, Expression):
-                value = entry.value(known)
-                if value is None and all(len(n) == 1 for n in entry.names):
-                    scope.waiting.append((site, entry, size, loops))
-                elif value is not None and value != size:
-                    wrong(f"{entry.text} is {value} here")
+                    scope.bound[axis] = (size, site.line, site.loops)
+        for axis, size in zip(axes, sizes, strict=True):
+            if (value := _value(axis, known)) is None:
+                scope.waiting.append((site, axis, size, {name: known(name) for name in names(axis)}))
+                site.unknown.setdefault(axis, " and ".join(name for name in names(axis) if known(name) is None))
+            elif value != size:
+                wrong(f"{size} stands where the comment has {axis if axis.isdigit() else f'{axis} = {value}'}")
         for waiting in list(scope.waiting):
-            where, entry, size, around = waiting
-            if around == loops[: len(around)] and (value := entry.value(lambda n: scope.get(n, loops))) is not None:
+            where, axis, size, before = waiting
+            now = {name: scope.get(name, where.loops) if old is None else old for name, old in before.items()}
+            if (value := _value(axis, now.get)) is not None:
                 scope.waiting.remove(waiting)
+                where.unknown[axis] = ""
                 if value != size:
-                    wrong(f"then {entry.text} is {value}, and in line {where.line} it is {size}")
-        C, H, D = (scope.get(letter, loops) for letter in "CHD")
+                    wrong(f"then {axis} is {value}, and in line {where.line} it is {size}")
+        C, H, D = (scope.get(letter, site.loops) for letter in "CHD")
         if None not in (C, H, D) and C != H * D:
             wrong(f"C = {C} is not H * D = {H} * {D}")
-
-    # Weaving
 
     def weave(self, tree: ast.Module, source: str, place) -> ast.Module:
         """The tree of this source with its comparisons; the ledger knows them under `place`."""
         return _Weaver(self, tree, source, place).woven()
 
 
-def _leaves(values) -> Iterator:
+def _leaves(value) -> list:
     """What is in lists of lists."""
-    for value in values:
-        if isinstance(value, list | tuple) and not hasattr(value, "numel"):
-            yield from _leaves(value)
-        else:
-            yield value
-
-
-def _kind(value) -> str:
-    if value is None:
-        return "None"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}, which has no shape"
-
-
-def _text(shape: tuple) -> str:
-    return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
+    return [leaf for one in value for leaf in _leaves(one)] if isinstance(value, list | tuple) else [value]
 
 
 # Weaving it into the code ---------------------------------------------------------------------------------------------
 
 
 def comments(source: str) -> Iterator[tuple]:
-    """(text, line, (line, byte) where what stands before it ends, its last token) of each comment."""
+    """(text, line, (line, byte) where what stands before it ends, or None where nothing does) of each comment."""
     lines, previous, before = source.split("\n"), None, None
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             end = None
             if before and before.end[0] == token.start[0]:
-                last = previous if before.string == "," else before
-                end = (last.end[0], len(lines[last.end[0] - 1][: last.end[1]].encode()))
-            yield token.string, token.start[0], end, before and before.string
+                row, column = (previous if before.string == "," else before).end
+                end = (row, len(lines[row - 1][:column].encode()))
+            yield token.string, token.start[0], end
         elif token.string.strip():
             previous, before = before, token
 
@@ -396,296 +305,156 @@ class _Weaver(ast.NodeTransformer):
         self.ledger, self.tree, self.place, self.top = ledger, tree, place, Scope()
         self.above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         self.statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+        stores = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        self.stores = [n for n in stores if self._around(n)[:2] == (None, False)]  # those of the cell's own level
         self.wraps: dict[ast.AST, list[int]] = {}  # expression -> its sites
-        self.turns: set[int] = set()  # loops that have a comment in them
-        self.around: dict[ast.AST, tuple[list, list, list]] = {}  # statement -> before, after, first in its body
-        self.loops = {node: self._number_loop() for node in self.statements if isinstance(node, _LOOPS)}
-        found = list(comments(source))
-        for text, line, end, last in found:
-            try:
-                comment = parse(text)
-                if comment and (problem := self._attach(comment, line, end, last)):
-                    problem = f"the comment says {comment.text}, and {problem}"
-            except NotUnderstood as error:
-                comment, problem = Comment(text.lstrip("# "), ()), str(error)
-            if comment and problem:
-                at = next((s for s in tree.body if _begin(s) <= line <= s.end_lineno), None)
-                at = at or next((s for s in tree.body if s.lineno > line), tree.body[-1] if tree.body else None)
-                if at is not None:
-                    site = self._site(None, line, comment, (), problem=problem)
-                    self._beside(at)[0].append(self._see(site, line))
+        self.first: dict[ast.AST, list] = {}  # function or loop -> what comes first in its body
+        self.after: dict[ast.AST, list] = {}  # statement -> what comes behind it
+        self.loops: dict[ast.AST, int] = {}  # loops with a comment in them -> their numbers
+        for text, line, end in comments(source):
+            self._attach(text, line, end)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MAGIC:
+                texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+                for text in re.findall("#.*", "\n".join(texts)):
+                    self._attach(text, node.lineno, "a % or ! hands it on as text: leave it out, or the % out")
 
     def woven(self) -> ast.Module:
-        functions = {self._function(node) for node in [*self.wraps, *self.around]}
-        functions |= {node for node, (_, _, first) in self.around.items() if first and isinstance(node, _FUNCTIONS)}
-        for loop in (loop for loop, number in self.loops.items() if number in self.turns):
-            line = loop.lineno
-            arguments = [_at(ast.Constant(self.loops[loop]), line), self._scope(loop, line)]
-            self._beside(loop)[2].insert(0, _then(_call("turn", arguments, line), line))
-        for function in functions - {None}:
-            opened = ast.Assign(
-                [_at(ast.Name(SCOPE, ast.Store()), function.lineno)], _call("open", [], function.lineno)
-            )
-            self._beside(function)[2].insert(0, _at(opened, function.lineno))
+        for loop, number in self.loops.items():
+            self.first.setdefault(loop, []).insert(0, _code(f"{_SELF}.turn({number})", loop.lineno))
         return ast.fix_missing_locations(self.visit(self.tree))
 
     def visit(self, node):
         new = self.generic_visit(node)
         for number in self.wraps.get(node, ()):
-            line = self.ledger.sites[number].line
-            new = _call("hold", [_at(ast.Constant(number), line), new, self._scope(node, line)], line)
-        if node in self.around:
-            before, after, first = self.around[node]
-            if first:
-                documented = isinstance(node, _FUNCTIONS) and ast.get_docstring(node, clean=False) is not None
-                node.body[documented:documented] = first
-            return [*before, new, *after]
-        return new
+            call = _code(f"{_SELF}.hold({number}, 0)", self.ledger.sites[number].line).value
+            call.args[1] = new
+            new = call
+        if node in self.first:
+            documented = isinstance(node, ast.FunctionDef) and ast.get_docstring(node, clean=False) is not None
+            node.body[documented:documented] = self.first[node]
+        return [new, *self.after[node]] if node in self.after else new
 
-    # Where a comment belongs
+    def _attach(self, text: str, line: int, end) -> None:
+        """Hold this comment where it stands, behind what ends at `end`; else note why that cannot be."""
+        try:
+            comment = parse(text)
+            why = comment and (end if isinstance(end, str) else self._place(comment, line, end))
+            problem = why and f"the comment says {comment.text}, and {why}"
+        except NotUnderstood as error:
+            problem = str(error)
+        if problem:
+            self.ledger.faults.append((self.place, line, problem))
 
-    def _attach(self, comment: Comment, line: int, end, last) -> str | None:
-        """Hold this comment where it stands; else the reason why that cannot be."""
+    def _place(self, comment: Comment, line: int, end) -> str | None:
         if end is None:
             return "it has a line of its own: put it at the end of the line that it is about"
-        owner = self._owner(line)
-        nothing = "nothing in its line has a value: put it where the value is made"
-        if owner is None:
-            return nothing
-        if isinstance(owner, _FUNCTIONS):
-            return self._attach_to_def(owner, comment, line, end, last)
-        if hasattr(owner, "body"):
-            if last != ":":
-                return self._attach_inside(owner, comment, line, end)
-            if comment.items[0].names:
-                return self._named(owner, 2, comment, line)
-            if isinstance(owner, ast.For | ast.AsyncFor):
-                return self._after(owner, 2, owner.target, comment, line)
-            names = [item.optional_vars for item in getattr(owner, "items", ()) if item.optional_vars]
-            if not names:
-                return nothing
-            return self._after(owner, 2, names[0] if len(names) == 1 else _tuple(names), comment, line)
-        if line < owner.end_lineno and last not in ("(", "[", "{"):
-            return self._attach_inside(owner, comment, line, end)
-        if comment.items[0].names:
-            leaves = isinstance(owner, ast.Return | ast.Raise | ast.Break | ast.Continue)
-            return self._named(owner, 0 if leaves else 1, comment, line)
+        owners = [s for s in self.statements if s.lineno <= line <= _head_end(s)]
+        owner = max(owners, key=_begin, default=None)  # the innermost
+        if isinstance(owner, ast.FunctionDef):
+            parameters = [a.arg for a in (*owner.args.posonlyargs, *owner.args.args, *owner.args.kwonlyargs)]
+            if comment.name not in parameters:
+                return f"there is no parameter {comment.name}" if comment.name else "of which parameter? Say x (T, C)"
+            return self._targets(owner, owner.body[0], ast.Name(comment.name), comment, line)
+        if comment.name:
+            return f"its line defines no function with a parameter {comment.name}"
+        if isinstance(owner, ast.For) and line == owner.iter.end_lineno:
+            return self._targets(owner, owner.body[0], owner.target, comment, line)
+        if owner is None or hasattr(owner, "body"):
+            return _NOTHING
+        if line < owner.end_lineno:
+            inside = [
+                n for n in ast.walk(owner) if isinstance(n, ast.expr) and not isinstance(n, ast.Starred | ast.Slice)
+            ]
+            read = [n for n in inside if isinstance(getattr(n, "ctx", None), ast.Load | None)]
+            ends = [n for n in read if (n.end_lineno, n.end_col_offset) == end]
+            if not ends:
+                return "nothing that has a value ends in its line"
+            return self._value(min(ends, key=_begin), comment, line)
+        target = owner.targets[0] if isinstance(owner, ast.Assign) else getattr(owner, "target", None)
+        if isinstance(owner, ast.AugAssign) or isinstance(target, ast.Tuple | ast.List):
+            return self._targets(owner, None, target, comment, line)
         value = getattr(owner, "value", None)
-        if not isinstance(owner, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr) or value is None:
-            return nothing
-        if isinstance(owner, ast.Expr):
-            if isinstance(value, ast.Yield) and value.value is not None:
-                value = value.value
-            elif isinstance(value, ast.Call):
-                called = value.func
-                name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-                at = _ARGUMENT.get(name, len(value.args))
-                if at < len(value.args) and not isinstance(value.args[at], ast.Starred):
-                    value = value.args[at]
-        elif not isinstance(owner, ast.Return):
-            target = owner.targets[0] if isinstance(owner, ast.Assign) else owner.target
-            impure = any(isinstance(node, _IMPURE) for node in ast.walk(target))
-            if isinstance(owner, ast.AugAssign) and impure:
-                return "the target is a call: give it a name first"
-            if isinstance(owner, ast.AugAssign) or (
-                isinstance(target, ast.Tuple | ast.List | ast.Subscript) and not impure
-            ):
-                self._operands(value, comment, line)
-                return self._after(owner, 1, target, comment, line)
-        return self._wrap(value, comment, line)
+        if not isinstance(owner, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) or value is None:
+            return _NOTHING
+        if isinstance(owner, ast.Expr) and isinstance(value, ast.Call):
+            called = getattr(value.func, "attr", None) or getattr(value.func, "id", "")
+            value = dict(enumerate(value.args)).get(_ARGUMENT.get(called), value)
+        return self._value(value, comment, line)
 
-    def _attach_inside(self, owner, comment: Comment, line: int, end) -> str | None:
-        """To the largest expression that ends where the comment begins."""
-        ends = [
-            node
-            for node in ast.walk(owner)
-            if isinstance(node, ast.expr)
-            and (node.end_lineno, node.end_col_offset) == end
-            and not isinstance(node, ast.Starred)
-            and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-        ]
-        if not ends:
-            return "nothing that has a value ends in its line"
-        return self._wrap(min(ends, key=lambda node: (node.lineno, node.col_offset)), comment, line)
-
-    def _attach_to_def(self, owner, comment: Comment, line: int, end, last) -> str | None:
-        a = owner.args
-        parameters = [*a.posonlyargs, *a.args, *a.kwonlyargs]
-        if last != ":":  # def f(\n  x,  # (T, C)
-            defaults = [None] * (len(a.posonlyargs + a.args) - len(a.defaults)) + [*a.defaults, *a.kw_defaults]
-            for parameter, default in zip(parameters, defaults, strict=True):
-                at = default or parameter
-                if (at.end_lineno, at.end_col_offset) == end and not comment.items[0].names:
-                    return self._after(owner, 2, ast.Name(parameter.arg), comment, line)
-            return "no parameter ends in its line"
-        names = [p.arg for p in parameters if p.arg not in ("self", "cls")]
-        wanted = comment.before if comment.before or not comment.items[0].names else comment.items
-        if not comment.before:
-            wanted = comment.items
-        for item in wanted:
-            for name in item.names:
-                if name.split(".")[0] not in names:
-                    return f"there is no parameter {name}"
-        if wanted[0].names:
-            self._named(owner, 2, Comment(comment.text, wanted, comment.each), line)
-        elif len(names) != len(wanted) and not (comment.each and len(wanted) == 1 and names):
-            return "the parameters are others: give their names, as in x (T, C)"
-        else:
-            loads = ast.Name(names[0]) if len(names) == 1 and not comment.each else _tuple(map(ast.Name, names))
-            self._after(owner, 2, loads, Comment(comment.text, wanted, comment.each), line)
-        if comment.before:
-            returns = [s for s in self.statements if isinstance(s, ast.Return) and self._function(s) is owner]
-            if not any(s.value for s in returns):
-                return "nothing is returned"
-            result = Comment(comment.text, comment.items)
-            number = self._site(returns[0], line, result, result.items)
-            for s in returns:
-                if s.value is not None:
-                    self.wraps.setdefault(s.value, []).append(number)
+    def _value(self, value, comment: Comment, line: int) -> str | None:
+        if comment.sides:
+            if not (isinstance(value, ast.BinOp) and isinstance(value.op, ast.MatMult)):
+                return "its value is no product of two sides with @"
+            for side, axes in zip((value.left, value.right), comment.sides, strict=True):
+                self.wraps.setdefault(side, []).append(self._site(side, comment, line, axes))
+        self.wraps.setdefault(value, []).append(self._site(value, comment, line, comment.axes))
         return None
 
-    # How it is held
+    def _targets(self, owner, inner, target, comment: Comment, line: int) -> str | None:
+        """Hold what these names have: behind the owner, or first in its body, before the statement `inner`."""
+        targets = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        if comment.sides or not all(isinstance(one, ast.Name) for one in targets):
+            return "its targets are no plain names: give the value a name first"
+        wanted = tuple(one.id for one in targets if not one.id.startswith("_"))
+        if not wanted:
+            return _NOTHING
+        number = self._site(inner or owner, comment, line, comment.axes, wanted)
+        place = self.after if inner is None else self.first
+        # No expression, so that it is never the cell's last value.
+        place.setdefault(owner, []).append(_code(f"if {_SELF}.hold({number}, ({', '.join(wanted)},)): pass", line))
+        return None
 
-    def _wrap(self, value, comment: Comment, line: int) -> None:
-        self._operands(value, comment, line)
-        items = [Item(item.text, item.entries) for item in comment.items]  # inside of a statement names are labels
-        self.wraps.setdefault(value, []).append(self._site(value, line, comment, items))
-
-    def _operands(self, value, comment: Comment, line: int) -> None:
-        wanted, kind = comment.before, _OPERATORS.get(comment.operator)
-        operands = []
-        if isinstance(value, ast.Call) and kind is ast.MatMult and len(value.args) == 2:
-            operands = value.args
-        else:
-            while isinstance(value, ast.BinOp) and kind and type(value.op) is kind and len(operands) < len(wanted) - 1:
-                operands.insert(0, value.right)
-                value = value.left
-            operands.insert(0, value)
-        if kind and len(operands) == len(wanted):
-            for operand, item in zip(operands, wanted, strict=True):
-                self.wraps.setdefault(operand, []).append(self._site(operand, line, comment, (item,)))
-
-    def _after(self, owner, where: int, target, comment: Comment, line: int) -> None:
-        """Hold what is in the target: 0 before the statement, 1 behind it, 2 first in its body."""
-        if isinstance(target, ast.Tuple | ast.List):
-            target = _tuple(e for e in target.elts if not (isinstance(e, ast.Name) and e.id.startswith("_")))
-        number = self._site(owner, line, comment, comment.items, inner=where == 2)
-        self.ledger.sites[number].each |= isinstance(target, ast.Tuple) and len(comment.items) == 1
-        value = _loaded(target, line)
-        self._beside(owner)[where].append(self._see(number, line, value, owner if where == 2 else self.above[owner]))
-
-    def _named(self, owner, where: int, comment: Comment, line: int) -> None:
-        self._after(owner, where, ast.Constant(None), comment, line)
-
-    def _site(self, node, line: int, comment: Comment, items, inner: bool = False, problem: str = "") -> int:
-        function = self._function(node, inner) if node else None
-        loops, at = [], node
-        while at is not None and at is not function:
-            if at in self.loops and (at is not node or inner):
-                loops.insert(0, self.loops[at])
-            at = self.above.get(at)
-        self.turns.update(loops)
-        owner = node
-        while owner is not None and not isinstance(owner, ast.stmt):
-            owner = self.above.get(owner)
-        names = self._set_above(owner) if owner is not None and function is None else frozenset()
-        site = Site(
-            self.place, line, comment.text, tuple(items), comment.each, self.top, tuple(loops),
-            function is not None, names, problem,
-        )  # fmt: skip
+    def _site(self, node, comment: Comment, line: int, axes: tuple, targets: tuple = ()) -> int:
+        function, apart, loops = self._around(node)
+        scope = None if function else self.top
+        if function and function not in self.first:
+            self.first[function] = [_code(f"{_SELF}.begin()", function.lineno)]
+        for loop in loops:
+            if loop not in self.loops:
+                self.loops[loop] = len(self.ledger.loops)
+                self.ledger.loops.append(scope)
+        while not isinstance(node, ast.stmt):
+            node = self.above[node]
+        above = frozenset(name.id for name in self.stores if name.lineno < node.lineno)
+        around = tuple(self.loops[loop] for loop in loops)
+        site = Site(self.place, line, comment.text, axes, comment.each, scope, apart, around, above, targets)
         self.ledger.sites.append(site)
         return len(self.ledger.sites) - 1
 
-    def _set_above(self, owner: ast.stmt) -> frozenset:
-        """The names that the cell's own level sets above this statement."""
-        names = set()
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.lineno < owner.lineno:
-                hidden = (
-                    *_FUNCTIONS,
-                    ast.Lambda,
-                    ast.ClassDef,
-                    ast.ListComp,
-                    ast.SetComp,
-                    ast.DictComp,
-                    ast.GeneratorExp,
-                )
-                at = self.above.get(node)
-                while at is not None and not isinstance(at, hidden):
-                    at = self.above.get(at)
-                if at is None:
-                    names.add(node.id)
-        return frozenset(names)
-
-    def _see(self, number: int, line: int, value=None, node=None) -> ast.stmt:
-        constant = _at(ast.Constant(number), line)
-        value = _at(ast.Constant(None), line) if value is None else value
-        scope = self._scope(node, line, inner=True) if node is not None else _at(ast.Constant(None), line)
-        return _then(_call("see", [constant, value, scope], line), line)
-
-    def _scope(self, node, line: int, inner: bool = False):
-        inside = self._function(node, inner or isinstance(node, _LOOPS)) is not None
-        return _at(ast.Name(SCOPE, ast.Load()) if inside else ast.Constant(None), line)
-
-    def _function(self, node, inner: bool = False):
-        """The function around this node; with `inner`, the node itself where it is one."""
-        at = node if inner else self.above.get(node)
-        while at is not None and not isinstance(at, _FUNCTIONS):
-            at = self.above.get(at)
-        return at
-
-    def _beside(self, statement) -> tuple[list, list, list]:
-        return self.around.setdefault(statement, ([], [], []))
-
-    def _number_loop(self) -> int:
-        self.ledger.loops.append(self.top)
-        return len(self.ledger.loops) - 1
-
-    def _owner(self, line: int):
-        """The innermost statement in whose line (of a compound one: in whose head) this is."""
-        owners = [s for s in self.statements if _begin(s) <= line <= _head_end(s)]
-        return max(owners, key=lambda s: (s.lineno, s.col_offset), default=None)
+    def _around(self, node) -> tuple:
+        """The function that this is in, or None; whether it is apart from its scope; and the loops around it."""
+        loops, at = [], self.above.get(node)
+        while at is not None:
+            if isinstance(at, _APART):
+                return None, True, ()
+            if isinstance(at, ast.FunctionDef) and node in at.body:
+                return at, False, tuple(loops)
+            if isinstance(at, ast.For | ast.While) and node in at.body:  # its `else` comes once
+                loops.insert(0, at)
+            node, at = at, self.above.get(at)
+        return None, False, tuple(loops)
 
 
-def _begin(statement) -> int:
-    return min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))])
+def _begin(node) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 def _head_end(statement) -> int:
-    body = getattr(statement, "body", None) or getattr(statement, "cases", None)
-    if not body:
-        return statement.end_lineno
-    first = body[0].pattern.lineno if isinstance(body[0], ast.match_case) else _begin(body[0])
-    return first - 1
+    """The last line of a statement; of a compound one, of its head."""
+    body = getattr(statement, "body", None)
+    return body[0].lineno - 1 if body and body[0].lineno > statement.lineno else statement.end_lineno
 
 
-def _at(node, line: int):
-    node.lineno = node.end_lineno = line
-    node.col_offset = node.end_col_offset = 0
-    return node
-
-
-def _call(method: str, arguments: list, line: int):
-    called = ast.Attribute(_at(ast.Name(LEDGER, ast.Load()), line), method, ast.Load())
-    return _at(ast.Call(_at(called, line), arguments, []), line)
-
-
-def _then(call, line: int):
-    """A statement that calls; no expression, so that it is never the cell's last value."""
-    return _at(ast.If(call, [_at(ast.Pass(), line)], []), line)
-
-
-def _tuple(nodes):
-    return ast.Tuple(list(nodes), ast.Load())
-
-
-def _loaded(target, line: int):
-    """The target of an assignment as an expression on this line."""
-    new = ast.parse(ast.unparse(target), mode="eval").body
-    for node in ast.walk(new):
+def _code(text: str, line: int) -> ast.stmt:
+    """A statement of woven code, on this line."""
+    statement = ast.parse(text).body[0]
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and node.id == _SELF:
+            node.id = LEDGER
         if hasattr(node, "lineno"):
-            _at(node, line)
-    return new
+            node.lineno, node.end_lineno, node.col_offset, node.end_col_offset = line, line, 0, 0
+    return statement
 
 
 # In a kernel ----------------------------------------------------------------------------------------------------------
@@ -693,21 +462,29 @@ def _loaded(target, line: int):
 
 def install(shell) -> Ledger:
     """Hold the comments of all cells that this IPython shell runs after the one that calls this, numbered from 2 on."""
-    ledger, source, number = Ledger(), "", 1
+    ledger, parsed, number = Ledger(), shell.compile.ast_parse, 1
     setattr(builtins, LEDGER, ledger)
 
-    def remember(info):
-        nonlocal source, number
-        source, number = getattr(info, "transformed_cell", None) or shell.transform_cell(info.raw_cell), number + 1
+    def begun(info):
+        nonlocal number
+        number += bool(info.store_history)  # %%capture and get_ipython().run_cell run cells within a cell
 
-    class Transformer:
-        def visit(self, tree):
-            try:
-                return ledger.weave(tree, source, number)
-            except Exception as error:  # else IPython goes on without this transformer
-                ledger.faults.append((number, 1, f"its shape comments cannot be held: {error!r}"))
-                return ast.parse(source)
+    def ast_parse(source, *rest, **more):  # what IPython lets us register for this is not told the source
+        tree = parsed(source, *rest, **more)
+        try:
+            return ledger.weave(tree, source, number)
+        except Exception as error:
+            ledger.faults.append((number, 1, f"its shape comments cannot be held: {error!r}"))
+            return parsed(source, *rest, **more)
 
-    shell.events.register("pre_run_cell", remember)
-    shell.ast_transformers.append(Transformer())
+    def ended(result):
+        trace = getattr(result.error_in_exec, "__traceback__", None)
+        while trace and trace.tb_frame.f_locals is not shell.user_global_ns:
+            trace = trace.tb_next
+        if trace and result.info.store_history:
+            ledger.excuse(number, trace.tb_lineno)
+
+    shell.compile.ast_parse = ast_parse
+    shell.events.register("pre_run_cell", begun)
+    shell.events.register("post_run_cell", ended)
     return ledger

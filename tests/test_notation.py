@@ -50,9 +50,8 @@ def letters(code: str) -> set[str]:
             read = shapes.parse(comment)
         except shapes.NotUnderstood:
             continue  # not on a page: test_shapes.py says so
-        for item in (*read.items, *read.before) if read else ():
-            for entry in item.entries:
-                used |= entry.names if isinstance(entry, shapes.Expression) else {str(entry)}
+        for axes in (read.axes, *read.sides) if read else ():
+            used.update(name for axis in axes for name in shapes.names(axis))
     return {letter for letter in used if re.fullmatch("[A-Za-z]", letter)}
 
 
