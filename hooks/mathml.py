@@ -22,7 +22,12 @@ _converter = LatexToMathML(fancy_error=False)
 _FORMULA = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<tex>.*?)</(?P=tag)>', re.DOTALL)
 _HEADING = re.compile(r"<h([1-6])\b[^>]*>(?P<text>.*?)</h\1>", re.DOTALL)
 _MATH = re.compile(r"<math\b.*?</math>", re.DOTALL)
-_CLOSED = re.compile(r"<math>(?:(?!</math>).)*</math>[.,;:?!)\]’”]+", re.DOTALL)  # in a line, with the signs behind it
+# A formula in a line, alone in emphasis or in a link or not, and what is written close behind it: signs, 's, -th.
+_CLOSED = re.compile(
+    r"(?P<opened>(?:<(?:em|strong|a)\b[^>]*>)*)(?P<math><math>(?:(?!</math>).)*</math>)(?P<closed>(?:</(?:em|strong|a)>)*)"
+    r"""(?P<signs>(?:['’]s\b|[-‑]\w+|[.,;:?!)\]’”"'…%])+)""",
+    re.DOTALL,
+)
 _LONE_LETTER = re.compile(r"<mi>([^<]|&[^;<]+;)</mi>")
 
 
@@ -41,7 +46,7 @@ def convert(html: str) -> str:
             raise FormulaError(f"formula {_short(formula['tex'])} stands in a heading: write the heading in words")
     html = _FORMULA.sub(_convert_one, html)
     # A browser may break a line after a formula; what closes the sentence must not open the next line.
-    return _CLOSED.sub(r'<span class="unbroken">\g<0></span>', html)
+    return _CLOSED.sub(_unbroken, html)
 
 
 def characters(html: str) -> set[str]:
@@ -87,6 +92,15 @@ def _convert_one(match: re.Match) -> str:
         raise FormulaError(f"formula {_short(tex)} does not render: its MathML contains an error")
     # A wide formula scrolls inside its own box, which the keyboard must reach to scroll it.
     return f'<div class="formula" tabindex="0">{mathml}</div>' if block else mathml
+
+
+def _unbroken(match: re.Match) -> str:
+    """The match with a span about it, which begins inside of what the match does not close."""
+    tags, closing = re.findall("<[^>]*>", match["opened"]), match["closed"].count("<")
+    if closing > len(tags):  # words stand before the formula: a span cannot begin among them
+        return match[0]
+    outer, inner = "".join(tags[: len(tags) - closing]), "".join(tags[len(tags) - closing :])
+    return f'{outer}<span class="unbroken">{inner}{match["math"]}{match["closed"]}{match["signs"]}</span>'
 
 
 def _short(tex: str) -> str:

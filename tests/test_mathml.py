@@ -79,6 +79,33 @@ def test_what_closes_a_sentence_stays_with_its_formula():
     ), found
 
 
+M = '<span class="arithmatex">\\(x\\)</span>'
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (f"{M}'s rows", "{}'s"), (f"{M}’s rows", "{}’s"), (f"the {M}-th row", "{}-th"), (f'of "{M}". And', '{}".'),
+        (f"{M}% of", "{}%"), (f"{M}… and", "{}…"), (f"<em>{M}</em>. And", "<em>{}</em>."),
+        (f"<strong>{M}</strong>.", "<strong>{}</strong>."), (f'<a href="y">{M}</a>, b', '<a href="y">{}</a>,'),
+        (f"<em><strong>{M}</strong></em>)", "<em><strong>{}</strong></em>)"), (f"<em>{M}, b</em>.", "{},"),
+        (f"<em><strong>{M}</strong>, b</em>.", "<strong>{}</strong>,"),
+        # the controls: what begins anew, what a span cannot hold, and a block
+        (f"{M} 's", ""), (f"{M} – and", ""), (f'{M} "y"', ""), (f"<em>see {M}</em>.", ""), (f"<b>{M}</b>.", ""),
+        ('<div class="arithmatex">\\[x\\]</div>. And', ""),
+    ],
+)  # fmt: skip
+def test_what_is_written_close_behind_a_formula_stays_with_it(written, kept):
+    """If this fails, a line may begin with 's or with a full stop; or the page's elements cross each other."""
+    found = mathml.convert(f"<p>{written}</p>")
+    spans = re.findall('<span class="unbroken">(.*?)</span>', found)
+    assert spans == ([kept.replace("{}", "<math><mi>x</mi></math>")] if kept else [])
+    open_tags = []
+    for end, tag in re.findall(r"<(/?)(\w+)", found):
+        assert not end or open_tags.pop() == tag
+        open_tags += [] if end else [tag]
+
+
 def test_a_block_formula_scrolls_in_a_box_of_its_own():
     """A failure would mean that a wide formula pushes the page beyond a narrow window, out of the keyboard's reach."""
     box = BeautifulSoup(mathml.convert(block("x")), "html.parser").find("div", class_="formula")
