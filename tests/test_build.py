@@ -26,6 +26,7 @@ from bs4 import BeautifulSoup
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
+import execute
 from gptbook.exercises import codes
 
 ROOT = Path(__file__).parents[1]
@@ -705,6 +706,12 @@ def test_wrong_shape_comments_end_the_build(book):
     wrong = "    return x  # (T, C)"
     assert f"{at('03_data.py', wrong)}{say} (T, C), and its line never ran\n    return x  # (T, C)" in built.log
     assert not list((book / ".cache" / "gptbook" / "outputs").glob("03_data-*.json"))[1:], "a wrong page is remembered"
+
+
+def test_a_fault_in_no_cell_of_the_page_is_told_all_the_same(tmp_path):
+    """If this fails, a cell that runs cells of its own ends the build with a traceback of the build itself."""
+    told = execute.Runner(tmp_path, tmp_path)._at_line(tmp_path / "docs" / "01_a.py", None, [], None, 3, "it is wrong")
+    assert told == "docs/01_a.py: it is wrong"
 
 
 # What is wrong: (file, old, new, what the build says). None of these needs a page to run.
