@@ -80,7 +80,9 @@ def test_the_build_keeps_codes_out_of_outputs():
         assert done.stdout.count(codes.code("clip")) == times  # the attribute keeps it
 
 
-@pytest.mark.parametrize("typed", ["clip-H44A", " Clip-h44a\n", "CLIP H44A", "clip\u2011H44A", "cliph44a"])
+@pytest.mark.parametrize(
+    "typed", ["clip-H44A", " Clip-h44a\n", "CLIP H44A", "clip\u2011H44A", "cliph44a", "ｃｌｉｐＨ４４Ａ"]
+)
 def test_how_a_code_is_typed_does_not_matter(typed):
     """A failure would refuse a right code for a blank or a small letter."""
     assert codes.mark(typed) == codes.mark(codes.code("clip"))

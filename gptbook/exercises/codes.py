@@ -6,6 +6,7 @@ these lines.  It is there so that a tick has a reason.
 
 import hashlib
 import re
+import unicodedata
 
 SIGNS = "34679ACDEFHJKMNPRTWXY"  # no two look alike: none of 0 O Q, 1 I L, 2 Z, 5 S, 8 B, U V
 LENGTH = 4
@@ -23,7 +24,7 @@ def code(name: str) -> str:
 
 def plain(text: str) -> str:
     """The text in small letters and digits, without all else: how a code is compared, however it was typed."""
-    return re.sub(r"[^a-z0-9]", "", text.lower())
+    return re.sub(r"[^a-z0-9]", "", unicodedata.normalize("NFKC", text).lower())
 
 
 def mark(text: str) -> str:

@@ -175,13 +175,25 @@ def test_every_code_is_known_and_ticks_its_item_alone(visit):
         assert faults(seen) == []
 
 
-@pytest.mark.parametrize("change", ["  {}  ", "{upper}", "{lower}", "{spaced}", "✓ x-y: all is well. Your code: {}"])
+def wide(text: str) -> str:
+    """The text in the letters of a keyboard for Chinese or Japanese."""
+    return "".join(chr(ord(sign) + 0xFEE0) for sign in text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "  {}  ", "{upper}", "{lower}", "{spaced}", "✓ x-y: all is well. Your code: {}", "{wide}", "my code: {} yes",
+        "{spaced} is what I got",
+    ],
+)  # fmt: skip
 def test_how_a_code_is_typed_does_not_matter(visit, change):
     """A failure would refuse a right code for a blank or a small letter."""
     with visit("") as seen:
         exercise, i = next(iter(tied(seen.page).items()))
         code, checklist = codes.code(exercise), Checklist(seen.page)
-        typed = change.format(code, upper=code.upper(), lower=code.lower(), spaced=code.replace("-", " "))
+        forms = {"upper": code.upper(), "lower": code.lower(), "spaced": code.replace("-", " "), "wide": wide(code)}
+        typed = change.format(code, **forms)
         assert "Ticked:" in checklist.enter(typed)
         assert checklist.ticked == only(i)
 
@@ -300,6 +312,74 @@ def test_the_list_works_where_the_theme_does_not(visit, base):
         checklist.boxes.nth(2).click()
         assert checklist.count == "1 of 7 done"
         assert not [problem for problem in seen.problems if "checklist" in problem]
+
+
+FAILS = """
+window.failing = "";
+for (const name of ["getItem", "setItem"]) {
+  const real = Storage.prototype[name];
+  Storage.prototype[name] = function (key, ...rest) {
+    if (key.startsWith("gptbook") && window.failing === name)
+      throw new DOMException("no", name === "setItem" ? "QuotaExceededError" : "SecurityError");
+    return real.call(this, key, ...rest);
+  };
+}
+"""
+
+
+def test_storage_that_fails_once_loses_nothing(visit, base):
+    """A failure would write over all ticks of a reader whose browser stumbled once."""
+    with visit(None) as seen:
+        seen.page.add_init_script(FAILS)
+        seen.page.goto(base)
+        checklist, page = Checklist(seen.page), seen.page
+        checklist.boxes.nth(1).click()
+        page.evaluate("failing = 'getItem'")
+        checklist.boxes.nth(2).click()
+        assert "keeps nothing for this site" in checklist.whole.inner_text()
+        page.evaluate("failing = ''")
+        checklist.boxes.nth(3).click()
+        assert checklist.ticked == [i in (1, 2, 3) for i in range(7)]
+        assert "kept in this browser only" in checklist.whole.inner_text()
+        page.reload()
+        assert Checklist(page).ticked == [i in (1, 2, 3) for i in range(7)]
+        assert faults(seen) == []
+
+
+def test_full_storage_is_called_full(visit, base):
+    """A failure would tell a reader that nothing is kept, where all but the last ticks are."""
+    with visit(None) as seen:
+        seen.page.add_init_script(FAILS)
+        seen.page.goto(base)
+        checklist = Checklist(seen.page)
+        checklist.boxes.nth(1).click()
+        seen.page.evaluate("failing = 'setItem'")
+        checklist.boxes.nth(2).click()
+        assert checklist.ticked == [i in (1, 2) for i in range(7)]
+        assert "has no room left" in checklist.whole.inner_text()
+        assert "keeps nothing" not in checklist.whole.inner_text()
+        seen.page.reload()
+        assert Checklist(seen.page).ticked == only(1)
+        assert faults(seen) == []
+
+
+def test_a_second_list_has_ids_of_its_own(visit):
+    """A failure would tie the second list's label to the first list's field."""
+    with visit("") as seen:
+        Checklist(seen.page)
+        seen.page.evaluate(
+            """() => {
+              const list = document.createElement("div");
+              list.className = "checklist";
+              list.innerHTML = '<ul><li id="another">Another <a href="#">link</a></li></ul>';
+              document.querySelector(".checklist").after(list);
+              return import(document.querySelector('script[src*="checklist"]').src + "?again");
+            }"""
+        )
+        seen.page.locator("#another-box").wait_for()
+        ids = seen.page.evaluate("[...document.querySelectorAll('.checklist [id]')].map((one) => one.id)")
+        assert len(ids) == len(set(ids)) > 12
+        assert seen.page.get_by_label("The code of a passed check").count() == 2
 
 
 @pytest.mark.parametrize("width", [390, 1280])
