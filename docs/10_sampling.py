@@ -555,7 +555,7 @@ idx, seen, period = encode("\n"), {}, 0
 while not period and idx.size(1) < 3000:
     window = tuple(idx[0, -T:].tolist())
     period = idx.size(1) - seen.setdefault(window, idx.size(1))
-    idx = generate(model, idx, 1, temperature=0)  # (1, one more)
+    idx = generate(model, idx, 1, temperature=0)  # (1, T+1)
 greedy = idx[0, 1:]  # (N,)
 claim("greedy_met_again", len(greedy), expected=(T, 2998), kind="statistical")
 claim("greedy_period", period, expected=(1, 2998), kind="statistical")

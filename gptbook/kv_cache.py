@@ -51,7 +51,7 @@ def forward(model, idx, cache: Cache | None = None):
     layers = []
     for i, block in enumerate(model.h):
         kept = None if cache is None else cache.layers[i]
-        written, layer = attention(block.attn, block.ln_1(x), kept)  # written (B, T, C)
+        written, layer = attention(block.attn, block.ln_1(x), kept)
         layers.append(layer)
         x = x + written  # (B, T, C)
         x = x + block.mlp.c_proj(block.mlp.activation(block.mlp.c_fc(block.ln_2(x))))  # (B, T, C)
@@ -66,9 +66,9 @@ def attention(attn, x, kept=None):
     """
     B, T, C = x.shape
     q, k, v = attn.c_attn(x).view(B, T, 3, attn.n_head, C // attn.n_head).permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
-    if kept is not None:
+    S = 0 if kept is None else kept[0].size(-2)
+    if S:
         k, v = (torch.cat((old, new), dim=-2) for old, new in zip(kept, (k, v), strict=True))  # (B, H, S+T, D) each
-    S = k.size(-2) - T
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S+T)
     scores = scores.masked_fill(~attn.past[S : S + T, : S + T], float("-inf"))  # row t is token S + t of the text
     y = (F.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)  # (B, T, C)

@@ -58,7 +58,7 @@ def logit_lens(model, idx):
     """
     with evaluating(model):
         # One by one, in the shape that the model has them: another shape may round otherwise.
-        return torch.stack([model.lm_head(model.ln_f(x)) for x in stream(model, idx)[::2]])  # (L+1, B, T, V)
+        return torch.stack([model.lm_head(model.ln_f(x)) for x in stream(model, idx)[::2]])
 
 
 @contextmanager
