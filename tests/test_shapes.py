@@ -538,6 +538,7 @@ def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     assert gpt(x).shape == (*y.shape, tiny_config.vocab_size)
     sampling.generate(gpt, x[:, :5], 6, top_k=4, generator=random)
     sampling.next_token(gpt(x)[:, -1], temperature=0)
+    sampling.probabilities(gpt(x)[:, -1], top_k=3, top_p=0.8)
     kv_cache.generate(gpt, x[:, :5], 6, generator=random)
     _, cache = kv_cache.forward(gpt, x[:, :3])
     kv_cache.forward(gpt, x[:, 3:], cache)
