@@ -11,6 +11,7 @@ import logging
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -253,7 +254,7 @@ def _check_theorems(files) -> None:
 
 
 def _write_notebook(file) -> None:
-    """The notebook that mkdocs-jupyter converts, and that readers download."""
+    """The notebook that mkdocs-jupyter converts, and beside it the one that readers download."""
     notebook = nbformat.v4.new_notebook(cells=[cell.copy() for cell in file.book_page.notebook.cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook.metadata["language_info"] = {"name": "python"}
@@ -262,9 +263,51 @@ def _write_notebook(file) -> None:
         if cell.cell_type == "markdown":
             text, _ = prose.fill(cell.source, build.claims, escape=False)
             cell.source = re.sub(r"(?<=\]\()([\w./-]+)\.(?:py|md)(?=[#)])", _published, text)
-    target = build.cache / "pages" / Path(file.src_uri).with_suffix(".ipynb")
+    name = Path(file.src_uri).with_suffix(".ipynb")
+    target, file.book_download = build.cache / "pages" / name, build.cache / "downloads" / name
     dependencies.write_aside(target, nbformat.writes(notebook))
+    notebook.cells = list(_for_readers(notebook.cells, urljoin(build.site_url, file.url)))
+    dependencies.write_aside(file.book_download, nbformat.writes(notebook))
     file.abs_src_path = str(target)
+
+
+def _for_readers(cells: list, address: str):
+    """The cells as readers work with them: boxes as Jupyter shows them, solutions folded, cells for answers."""
+    yield nbformat.v4.new_markdown_cell(
+        f"This notebook is [a page of the book]({address}). Its code needs the book's package: in a checkout, "
+        f"`pip install -e '.[site]'`.",
+        id="about",
+    )
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            cell.source = _boxes(cell.source)
+        elif "solution" in cell.metadata.get("tags", []):
+            yield nbformat.v4.new_code_cell("# Your answer\n", id=f"answer-{cell.id}")
+            folded = {"source_hidden": True, "outputs_hidden": True}
+            # "collapsed" is for older notebooks, which fold outputs alone. The page's own metadata stay as they are.
+            cell.metadata = nbformat.from_dict({**cell.metadata, "jupyter": folded, "collapsed": True})
+        yield cell
+
+
+_BOX = re.compile(r'^(!!!|\?\?\?)(\+?) (\w+)(?: "(.*)")? *\n((?: *\n)*(?: {4}.*(?:\n|\Z)(?: *\n)*)+)', re.MULTILINE)
+_FORMULA = re.compile(r"\$\$.*?\$\$|\$(?:[^$\n]|\n(?!\s*\n))+\$", re.DOTALL)
+
+
+def _boxes(text: str) -> str:
+    """Markdown of the site's boxes in Markdown that Jupyter knows: quotations, and details to open."""
+
+    def box(match: re.Match) -> str:
+        mark, opened, kind, title, body = match.groups()
+        body = _boxes(textwrap.dedent(body).strip())
+        title = kind.capitalize() if title is None else title
+        if mark == "???":
+            return f"<details{' open' * bool(opened)}><summary>{title}</summary>\n\n{body}\n\n</details>\n\n"
+        # Jupyter takes formulas out before it reads quotations: the marks of one must not stand in a formula.
+        body = _FORMULA.sub(lambda formula: " ".join(formula[0].split()), body)
+        title = f"Theorem: {title}" if kind == "theorem" else title
+        return "\n".join(f"> {line}".rstrip() for line in [f"**{title}**", "", *body.splitlines()]) + "\n\n"
+
+    return _BOX.sub(box, text).strip("\n")
 
 
 def _published(match: re.Match) -> str:
@@ -380,6 +423,7 @@ def on_pre_page(page, config, files):
 
     def rendered(config, files):
         convert(config, files)
+        page.file.abs_src_path = str(page.file.book_download)  # mkdocs-jupyter publishes this file with the page
         cells = render.code_cells(page.content, ran.notebook, warn)
         Page.render(page, config, files)
         page.content = re.sub(r'<div data-cell="(\d+)"></div>', lambda match: cells[int(match[1])], page.content)

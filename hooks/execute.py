@@ -138,7 +138,13 @@ class Runner:
         cells = [nbformat.v4.new_code_cell(c.source, metadata=c.metadata) for c in _code_cells(notebook)]
         startup, probe, shapes = map(nbformat.v4.new_code_cell, (_startup(), PROBE, REPORT))
         work = nbformat.v4.new_notebook(cells=[startup, *cells, probe, shapes])
-        client = NotebookClient(work, kernel_name="python3", timeout=self.timeout, ipython_hist_file=":memory:")
+        client = NotebookClient(
+            work,
+            kernel_name="python3",
+            timeout=self.timeout,
+            ipython_hist_file=":memory:",
+            record_timing=False,  # readers download the notebook: the same in every build
+        )
         start, problem, at = time.perf_counter(), "", 0
         with tempfile.TemporaryDirectory(prefix="gptbook-") as own:
             try:

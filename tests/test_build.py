@@ -26,6 +26,7 @@ from bs4 import BeautifulSoup
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
+import book as book_hook
 import execute
 from gptbook.exercises import codes
 
@@ -152,6 +153,15 @@ The width is {{ width }}, see [home](index.md). It holds that $a_{{b}} = \\frac{
     $2 + 2 = 4$.
 
     Tested by `test_twice_two`.
+
+??? proof
+
+    By *counting*:
+
+    $$ 2 + 2
+    = 4 $$
+
+Done.
 """
 
 # %%
@@ -442,6 +452,65 @@ def test_notebook_for_download(first):
     assert "vnd.gptbook" not in text + (first.root / "site" / "02_plain" / "02_plain.ipynb").read_text(encoding="utf-8")
     assert str(first.root) not in text
     assert "The width is 3, see [home](https://example.org/fixture/)" in text
+
+
+def test_notebook_for_download_is_one_to_work_in(first):
+    """If this fails, a reader of the notebook sees bare markup, or the solution before the exercise."""
+    text = (first.root / "site" / "01_model" / "01_model.ipynb").read_text(encoding="utf-8")
+    about, prose, *_ = nbformat.reads(text, as_version=4).cells
+    assert "https://example.org/fixture/01_model/" in about.source
+    assert "pip install -e '.[site]'" in about.source
+    assert "> **Theorem: Twice two is four**\n>\n> $2 + 2 = 4$.\n>\n> Tested by" in prose.source
+    assert "<details><summary>Proof</summary>\n\nBy *counting*:\n\n$$ 2 + 2\n= 4 $$\n\n</details>\n\nDo" in prose.source
+    assert "!!!" not in text
+    assert "???" not in text
+    text = (first.root / "site" / "02_plain" / "02_plain.ipynb").read_text(encoding="utf-8")
+    notebook = nbformat.reads(text, as_version=4)
+    nbformat.validate(notebook)
+    assert [cell.id for cell in notebook.cells] == ["about", "cell-0", "answer-cell-1", "cell-1"]
+    answer, solution = notebook.cells[2:]
+    assert (answer.cell_type, answer.source.strip(), answer.outputs) == ("code", "# Your answer", [])
+    assert solution.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True}
+    assert solution.metadata.collapsed
+    assert solution.metadata.tags == ["solution"]
+    assert "passed: True" in text
+
+
+def test_the_page_is_made_without_what_the_notebook_adds(first):
+    """If this fails, the site shows the notebook's extra cells, or its folded boxes in place of its own."""
+    pages = first.html("01_model") + first.html("02_plain")
+    assert "Your answer" not in pages
+    assert "pip install" not in pages
+    assert '<div class="admonition theorem">' in pages
+    assert '<details class="proof">' in pages
+    converted = first.root / ".cache" / "gptbook" / "pages" / "02_plain.ipynb"
+    cells = nbformat.read(converted, as_version=4).cells
+    assert [cell.id for cell in cells] == ["cell-0", "cell-1"]
+    assert cells[1].metadata == {"tags": ["solution"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed"),
+    [
+        ('a\n\n!!! note "A *b*"\n\n    c\n\n    * d\n    * e\n\nf', "a\n\n> **A *b***\n>\n> c\n>\n> * d\n> * e\n\nf"),
+        ("!!! note\n    c", "> **Note**\n>\n> c"),
+        ('??? tip "Hint"\n\n    c\n\n        d\n', "<details><summary>Hint</summary>\n\nc\n\n    d\n\n</details>"),
+        ("???+ tip\n    c\n\n", "<details open><summary>Tip</summary>\n\nc\n\n</details>"),
+        (
+            '!!! note "A"\n\n    ??? tip "B"\n\n        c\n\n    d',
+            "> **A**\n>\n> <details><summary>B</summary>\n>\n> c\n>\n> </details>\n>\n> d",
+        ),
+        ('!!! note "A"\n\n    $$\n    a\n    $$\n    and $b\n    c$', "> **A**\n>\n> $$ a $$\n> and $b c$"),
+        # the controls
+        ("really!!! note\n\n    c", "really!!! note\n\n    c"),
+        ("    !!! note\n\n        c", "    !!! note\n\n        c"),
+        ('!!! note "A"\n\nno body', '!!! note "A"\n\nno body'),
+        ("$a\nb$ and\n\n    code", "$a\nb$ and\n\n    code"),
+    ],
+)
+def test_boxes_become_what_jupyter_shows(text, boxed):
+    """If this fails, a box of this form stands in the notebook as markup, or swallows the text behind it."""
+    assert book_hook._boxes(text) == boxed
 
 
 # What runs again ------------------------------------------------------------------------------------------------------
