@@ -337,7 +337,7 @@ r"""
 Read the table from its two ends.
 
 * **No mask** ends at {{ broken_no_mask:.2f}} nats, on text that it never saw. No table and no compressor comes near, and no
-  model of this book will. A loss that is too good is a finding, and its name is a leak.
+  model of this book will. A loss that is too good is a finding, and most often its name is a leak.
 * **No residual** ends at {{ broken_no_residual:.2f}}. The rung of a model that knows only how often each symbol occurs is
   {{ broken_unigram:.2f}}. So it has learned that much, and no more.
 * **No positions** costs {{ broken_gap_no_positions:.2f}} nats here. [Page 7](07_positions.py) says why it is not more.
@@ -430,7 +430,7 @@ for ax, (name, leak) in zip(axes.flat, leaks.items(), strict=False):
 r"""
 Six triangles, exactly empty above the diagonal. One square. In the square, the line right above the diagonal stands out: changing
 the token one place ahead moves the logits {{ broken_after_over_own:.0f}} times as much as changing the token at the place
-itself. This is the head from the beginning of the page. Nobody built it. Training found it, because it pays.
+itself. So the heads have become what the head at the beginning of the page was. Nobody built that. Training found it, because it pays.
 
 The triangle without residual additions is causal too, and nothing to speak of moves in it: about {{ broken_past_no_residual:.0e}}
 times what moves in the right model. Its logits are the same whatever it reads.
@@ -503,17 +503,20 @@ For the right model the two ways give the same numbers. That is what causal mean
 
 For the model without a mask, {{ broken_forced:.2f}} nats become {{ broken_cut:.1f}}. A blind guess costs {{ broken_uniform:.2f}}. So it is worse
 than knowing nothing: it has learned to trust the next place, and now there is none. Its single honest place is the last one of a full
-window, the row 3 of our four tokens. There it reaches {{ broken_forced_last:.2f}} nats, about a bigram table, since only one question in
+window, the row 3 of our four tokens. There it reaches {{ broken_forced_last:.2f}} nats, worse than a bigram table, since only one question in
 {{ broken_window }} ever asked it to think.
 
-This explains its sample. The start was one token. With one token in view it repeats that token in {{ broken_repeats:.0%}} of all cases, and so it
-fills the window with line ends. Give it a full window of real text instead, and it writes from its honest place:
+This explains its sample. The start was one token. It began with a line end. After a window of nothing but line ends, of whatever length, it gives another one a chance of {{ broken_repeats:.0%}} at least. So it never leaves them. Give it a full window of real text instead, and it writes from its honest place:
 """
 
 # %%
-single = models["no mask"](x[:, :1])[:, -1].argmax(dim=-1)  # (200,)
-repeats = (single == x[:, 0]).float().mean()
-claim("broken_repeats", repeats, expected=(0.5, 1.0), kind="statistical")
+nothing = line_end.expand(1, T)  # (1, T)
+again = [
+    F.softmax(models["no mask"](nothing[:, :t])[0, -1], dim=-1)[line_end.item()].item()
+    for t in range(1, T + 1)
+]
+claim("broken_repeats", min(again), expected=(0.5, 1.0), kind="statistical")
+print("chance of another line end:", [round(p, 2) for p in again[:: T // 8]])
 claim("broken_window", T)
 text = write(models["no mask"], held_out[None, :T], 100)
 display.sample(text, label="no mask, after a full window of real text")
@@ -667,8 +670,7 @@ display.table(
 r"""
 Now the order is another. The right model still learns. Without LayerNorm the loss is far above a blind guess: the model has blown up.
 Post-norm ends {{ broken_fast_post_norm:.2f}} nats above the right model, about where letter frequencies alone would put it. Without the scale
-it learns, and pays {{ broken_fast_no_scale:.2f}}. The parts that looked useless do not make a calm training better. They make a rough one
-possible.
+it learns, and pays {{ broken_fast_no_scale:.2f}}. The norms, in the right place, make a rough training possible. The scale helps a little.
 
 *The residual.* Its loss was ruined in four layers. How many does it take?
 """
@@ -702,17 +704,25 @@ def alike(model):
 
 with torch.no_grad():
     alike_right, alike_none = alike(fresh()), alike(no_residual(fresh()))
+    alone = no_residual(fresh())
+    for block in alone.h:
+        block.attn.past.copy_(torch.eye(T, dtype=torch.bool))  # no averaging at all
+    alike_alone = alike(alone)
+claim("broken_alike_alone", alike_alone, expected=(0.9, 1.0), kind="statistical")
 claim("broken_alike_right", alike_right, expected=(-0.2, 0.5), kind="statistical")
 claim("broken_alike_none", alike_none, expected=(0.95, 1.0), kind="statistical")
 print(
     f"mean cosine between tokens: right {alike_right:.3f}, no residual {alike_none:.3f}"
 )
+print(f"no residual, and each token reads only itself: {alike_alone:.3f}")
 
 # %% [markdown]
 r"""
-One layer without its additions loses {{ broken_residual_1:.2f}} nats. Two are lost altogether. Page 6 saw why: without the straight path, every
-layer averages what the one before has averaged. Before any training, the mean cosine between two tokens behind the last block is
+One layer without its additions loses {{ broken_residual_1:.2f}} nats. Two are lost altogether. Before any training, the mean cosine between two tokens behind the last block is
 {{ broken_alike_none:.3f}}, so all tokens are nearly one and the same vector. In the right model it is {{ broken_alike_right:.2f}}.
+
+Two things make the tokens alike. Attention averages them. And each layer adds the same biases to every token, while what told the tokens apart is no longer
+carried along. The second is enough: if each token reads only itself, so that nothing is averaged, the cosine is still {{ broken_alike_alone:.2f}}.
 
 So depth and rate decide what a fault costs. A small model in a calm run can do without a part. That does not say that the part is not
 needed.

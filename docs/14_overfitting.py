@@ -2,7 +2,7 @@
 r"""
 # Overfitting: a GPT that read only this book
 
-A model that reads a short text many times goes on getting better at it, and from a step that the run itself shows, no better at pages that it has not read.
+A model that reads a short text many times goes on getting better at it. From some step on it gets no better at pages that it has not read.
 
 So far the models of this book were small beside their text. This page turns that round. A model of the same size
 reads a text that is much shorter: the pages of this book, as far as the model gets. The build measures where it turns, and whether what the model writes is copied.
@@ -38,7 +38,7 @@ for n in (1, 2, 3):
 
 # %% [markdown]
 r"""
-With one symbol or two the texts cost the same: they have the same letters, and nearly the same pairs. With three, nothing in the learned text
+With one symbol or two the texts cost the same: they have the same letters, and their pairs differ in one, which has the same share in both. With three, nothing in the learned text
 comes as a surprise. Give this table the first two letters, and it recites the whole text. But it calls the other text
 impossible, although that has the same words.
 """
@@ -223,8 +223,7 @@ ax.legend()
 # %% [markdown]
 r"""
 The validation loss is lowest at step {{ own_turn_step }}, with {{ own_turn_loss:.2f}}. There it turns. From there to the end the training loss falls by another
-{{ own_fall:.2f}} nats, to {{ own_last_train:.2f}}, and the validation loss ends {{ own_rise:.2f}} higher than it was. What the model learned after the turn was no use on the other
-pages, or it did harm.
+{{ own_fall:.2f}} nats, to {{ own_last_train:.2f}}, and the validation loss ends {{ own_rise:.2f}} higher than it was. On balance, what the model learned after the turn was no use on the other pages, or it did harm.
 
 The red line is only as sure as the measurements. They come every {{ own_every }} steps, and with a constant rate the loss of neighbouring ones jumps up and down a little. Where exactly the lowest of them
 lies is partly luck. That one curve falls on while the other does not is no luck.
@@ -394,7 +393,7 @@ display.table(
     caption="Characters in the longest copied span. The last two rows are compared with Shakespeare's training part.",
 )
 
-# %% tags=["hide-input"] alt="The mean longest copied span over the steps of training: a line that rises. Horizontal lines mark the held-out part, the pages of the book against one another, and, far above all of them, the model that read one paragraph." caption="The mean of the longest copied spans in what each snapshot writes, and what it must be compared with. The vertical line stands where the validation loss is lowest."
+# %% tags=["hide-input"] alt="The mean longest copied span over the steps of training: a line that rises on the whole. Horizontal lines mark the held-out part, the pages of the book against one another, and, far above all of them, the model that read one paragraph." caption="The mean of the longest copied spans in what each snapshot writes, and what it must be compared with. The vertical line stands where the validation loss is lowest."
 fig, ax = display.figure(5.2, 2.8)
 ax.plot(
     list(copied), [mean[s] for s in copied], "o-", color=display.BLUE, label="written"
@@ -415,7 +414,7 @@ ax.legend(fontsize=8)
 
 # %% [markdown]
 r"""
-The spans grow from snapshot to snapshot: {{ own_span_first:.0f}} characters before training, {{ own_span_turn:.0f}} after {{ own_span_turn_of }} steps, {{ own_span_last:.0f}} at the end. A
+On the whole the spans grow: {{ own_span_first:.0f}} characters before training, {{ own_span_turn:.0f}} after {{ own_span_turn_of }} steps, {{ own_span_last:.0f}} at the end. A
 model that knows its paragraph by heart comes to {{ own_parrot_span:.0f}} of the {{ own_span_pieces }}. The zero of the meter lies at {{ own_page_span:.0f}}, what the pages share with one another,
 or at {{ own_fresh_span:.0f}}, what the held-out part shares with them. Which of the two is fairer depends on what the held-out page speaks of.
 
@@ -506,7 +505,7 @@ copying.Passage(
 # %% [markdown]
 r"""
 Of {{ own_recited_room }} characters, the model recites {{ own_recited:.1f}} on average from what it read, and {{ own_recited_fresh:.1f}} from
-paragraphs that it did not. After {{ own_best_step }} steps it was {{ own_recited_best:.1f}}. At the temperature that leaves it no choice, it still loses the track within a few words. A model that
+paragraphs that it did not. After {{ own_best_step }} steps it was {{ own_recited_best:.1f}}. At the temperature that leaves it no choice, it still loses the track within a word or two. The rows are too few to tell them apart. A model that
 has read one paragraph does not:
 """
 

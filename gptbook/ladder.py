@@ -26,7 +26,8 @@ def ngram_loss(train, validation, vocab_size, n) -> float:
 
     train, validation (N,) whole numbers below vocab_size; the first n - 1 of validation have no context and are not
     judged. Every count is raised by one, so that nothing is impossible.
-    Raises ValueError if n is below 1, a text has fewer than n tokens, or vocab_size to the n-th is no 64-bit number.
+    Raises ValueError if n is below 1, a text has fewer than n tokens or one that is no whole number below vocab_size,
+    or vocab_size to the n-th is no 64-bit number.
     """
     _check(train, validation, vocab_size, n)
     grams, counts = _grams(train, vocab_size, n).unique(return_counts=True)
@@ -34,7 +35,7 @@ def ngram_loss(train, validation, vocab_size, n) -> float:
     asked = _grams(validation, vocab_size, n)  # (N-n+1,)
     seen = _look_up(grams, counts, asked)  # (N-n+1,)
     of = _look_up(contexts, totals, asked // vocab_size)  # (N-n+1,)
-    return -((seen + 1.0) / (of + vocab_size)).log().mean().item()
+    return 0.0 - ((seen + 1.0) / (of + vocab_size)).log().mean().item()  # never -0.0
 
 
 MIXED_LENGTH, MIXED_WEIGHT = 6, 30  # best of a few on the development split of Tiny Shakespeare: page 2 shows it
@@ -55,12 +56,15 @@ def mixed_loss(train, validation, vocab_size, n=MIXED_LENGTH, k=MIXED_WEIGHT) ->
         asked = _grams(validation, vocab_size, m)[n - m :]  # those that end where the longest ones end
         seen, of = _look_up(grams, counts, asked), _look_up(contexts, totals, asked // vocab_size)
         chance = (seen + k * chance) / (of + k)
-    return -chance.log().mean().item()
+    return 0.0 - chance.log().mean().item()
 
 
 def _check(train, validation, vocab_size, n):
     if n < 1 or len(train) < n or len(validation) < n:
         raise ValueError(f"n must be at least 1 and at most the length of both texts, got {n}")
+    for tokens in (train, validation):
+        if tokens.is_floating_point() or tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise ValueError(f"tokens must be whole numbers from 0 to {vocab_size - 1}, those of {vocab_size} symbols")
     if vocab_size**n >= 2**63:
         raise ValueError(f"{vocab_size} symbols to the power {n} are too many to number: choose a smaller n")
 
@@ -81,16 +85,29 @@ BLOCK = 880_000  # bytes: bzip2 sorts blocks of a little more, and what lies in 
 
 
 def compressor_loss(train: str, validation: str) -> float:
-    """What bzip2 needs for a character of `validation`, right behind as much of `train` as fits its block, in nats."""
+    """What bzip2 needs for a character of `validation`, right behind as much of `train` as fits its block, in nats.
+
+    Raises ValueError for an empty validation text.
+    """
+    if not validation:
+        raise ValueError("there is no validation text: nothing to compress")
     judged = validation.encode()
     read = train.encode()[-max(BLOCK - len(judged), 1) :]
     return 8 * (len(bz2.compress(read + judged)) - len(bz2.compress(read))) * math.log(2) / len(validation)
 
 
 def ladder(tokens, tokenizer) -> list[Rung]:
-    """The rungs for a text of tokens (N,), judged on its validation part: from a blind guess to a compressor's rate."""
+    """The rungs for a text of tokens (N,), judged on its validation part: from a blind guess to a compressor's rate.
+
+    Raises ValueError for a text too short to have a run of the longest length in its validation part.
+    """
     V = tokenizer.vocab_size
     train, validation = split(tokens)
+    if min(len(train), len(validation)) < MIXED_LENGTH:
+        raise ValueError(
+            f"the text is too short for the ladder: of its {len(tokens)} tokens {len(validation)} are for validation, "
+            f"and the longest runs that are counted have {MIXED_LENGTH}"
+        )
     knows = ("how often each symbol occurs", "the symbol before", "the two symbols before")
     return [
         Rung("uniform", "how many symbols there are", math.log(V)),

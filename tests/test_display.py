@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from gptbook import display
+from gptbook.ladder import Rung
 from gptbook.model import GPT, Block
 
 
@@ -55,6 +56,27 @@ def test_a_figure_without_matplotlib_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # what an import of a missing module finds
     with pytest.raises(ImportError, match="pip install"):
         display.figure()
+
+
+def test_rungs_lie_at_their_losses_with_their_names_beside_them():
+    """A failure would draw a curve below a rung that it has not reached, or give the rung another's name."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="figures need matplotlib, an extra")
+    ladder = [Rung("uniform", "little", 4.0), Rung("bigram", "more", 2.5), Rung("bzip2", "a lot", 1.0)]
+    figure, ax = display.figure(4, 3)
+    ax.set(xlim=(0, 500), ylim=(0.5, 4.5))
+    assert display.rungs(ax, ladder) is ax
+    assert [tuple(line.get_ydata()) for line in ax.lines] == [(4.0, 4.0), (2.5, 2.5), (1.0, 1.0)]
+    assert [text.get_text() for text in ax.texts] == ["uniform", "bigram", "bzip2"]
+    figure.canvas.draw()
+    right, bottom, height = ax.bbox.x1, ax.bbox.y0, ax.bbox.height
+    for rung, line, text in zip(ladder, ax.lines, ax.texts, strict=True):
+        across = line.get_transform().transform([(0, rung.loss), (1, rung.loss)])
+        assert across[:, 0].tolist() == pytest.approx([ax.bbox.x0, right])  # from side to side, whatever x means
+        box = text.get_window_extent()
+        assert box.x0 > right
+        middle = bottom + height * (rung.loss - 0.5) / 4.0
+        assert (box.y0 + box.y1) / 2 == pytest.approx(middle, abs=2)
+    pyplot.close(figure)
 
 
 def test_heatmap_writes_only_what_is_not_zero():

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gptbook import kv_cache, lens
-from gptbook.model import GPT, CausalSelfAttention, GPTConfig
+from gptbook.model import GPT, Block, CausalSelfAttention, GPTConfig
 from gptbook.sampling import generate, probabilities
 from gptbook.tokenizers import CharTokenizer
 from gptbook.verify import expected_parameters
@@ -24,7 +24,10 @@ from gptbook.verify import expected_parameters
 @settings(max_examples=50, deadline=None)
 @given(T=st.integers(1, 12), C=st.integers(1, 5), seed=st.integers(0, 2**31))
 def test_three_averages_are_equal(T, C, seed):
-    """If this fails, the mask, the matrix or the softmax of page 3 no longer computes a running mean."""
+    """If this fails, the theorem of page 3 is wrong: its three formulas, written out here, are not the same mean.
+
+    That the page's own functions compute these formulas is asserted on the page.
+    """
     x = torch.randn(T, C, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     mean = torch.cumsum(x, dim=0) / torch.arange(1, T + 1)[:, None]
     matrix = torch.tensor([[1 / (t + 1) if s <= t else 0.0 for s in range(T)] for t in range(T)], dtype=torch.float64)
@@ -47,7 +50,7 @@ def test_decoding_undoes_encoding(data, text):
 @settings(max_examples=100, deadline=None)
 @given(counts=st.lists(st.integers(0, 50), min_size=2, max_size=8).filter(any), seed=st.integers(0, 2**31))
 def test_counting_gives_the_best_table(counts, seed):
-    """If this fails, some other probabilities cost less on the counted text than its own shares do."""
+    """If this fails, some other probabilities cost less on counts like these than their own shares do."""
     n = torch.tensor(counts, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     others = torch.rand(20, len(n), dtype=torch.float64, generator=generator) + 1e-9
@@ -67,7 +70,7 @@ def test_counting_gives_the_best_table(counts, seed):
 @settings(max_examples=100, deadline=None)
 @given(row=st.lists(st.floats(-20, 20), min_size=1, max_size=9), shift=st.floats(-300, 300))
 def test_softmax_ignores_a_shift(row, shift):
-    """If this fails, more than the differences between scores decides the weights."""
+    """If this fails, more than the differences between scores decides what PyTorch's softmax makes of them."""
     by_hand = [math.exp(a) / sum(map(math.exp, row)) for a in row]
     scores = torch.tensor(row, dtype=torch.float64)
     torch.testing.assert_close(F.softmax(scores + shift, dim=0).tolist(), by_hand, rtol=1e-9, atol=1e-12)
@@ -143,7 +146,7 @@ def test_gpt_is_causal(config, data, seed):
 @settings(max_examples=50, deadline=None)
 @given(C=st.integers(3, 200), scale=st.floats(0.1, 10.0), seed=st.integers(0, 2**31))
 def test_layer_norm_lands_on_a_sphere(C, scale, seed):
-    """If this fails, LayerNorm (without epsilon, gain and bias) has another image than page 6 says."""
+    """If this fails, PyTorch's LayerNorm (without epsilon, gain and bias) has another image than page 6 says."""
     u = torch.randn(20, C, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     y = F.layer_norm(u, (C,), eps=0.0)
     torch.testing.assert_close(y.sum(dim=1), torch.zeros(20, dtype=torch.float64), rtol=0, atol=1e-9)
@@ -159,7 +162,8 @@ def test_layer_norm_lands_on_a_sphere(C, scale, seed):
 def test_straight_path(N, C, size, seed):
     """If this fails, the Jacobian of a residual stream is not the sum over all ways past or through its layers.
 
-    The layers' own Jacobians come from a formula, the stream's Jacobian and gradients from automatic differentiation.
+    The stream here is one of formulas; the next test holds the model's blocks to the theorem. The layers' own Jacobians
+    come from a formula, the stream's Jacobian and gradients from automatic differentiation.
     """
     generator = torch.Generator().manual_seed(seed)
     ups, downs = size * torch.randn(2, N, C, C, dtype=torch.float64, generator=generator)
@@ -195,6 +199,64 @@ def test_straight_path(N, C, size, seed):
     torch.testing.assert_close(gradients[-1], last)
     through = sum(jacobian.T @ g for jacobian, g in zip(jacobians, gradients[1:], strict=True))
     torch.testing.assert_close(gradients[0], last + through, rtol=1e-8, atol=1e-8 * float(1 + gradients[0].abs().max()))
+
+
+class PostNorm(Block):
+    """The block of Vaswani et al. 2017, section 3.1: the norms stand on the stream itself."""
+
+    def forward(self, x):
+        x = self.ln_1(x + self.attn(x))
+        return self.ln_2(x + self.mlp(x))
+
+
+def straight_path_error(kind, N, H, D, T, seed) -> float:
+    """How far the Jacobian of N blocks is from the sum over all paths, and the gradient from its own sum, at most.
+
+    The paths are those of the theorem: past or through each sublayer, an attention layer or an MLP behind its norm.
+    """
+    torch.manual_seed(seed)
+    config = GPTConfig(block_size=T, n_layer=N, n_head=H, n_embd=H * D)
+    blocks = [kind(config).double().requires_grad_(False) for _ in range(N)]
+    for norm in (norm for block in blocks for norm in (block.ln_1, block.ln_2)):  # a gain and a bias that are some
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    sublayers = [f for b in blocks for f in (lambda x, b=b: b.attn(b.ln_1(x)), lambda x, b=b: b.mlp(b.ln_2(x)))]
+    shape = (1, T, H * D)
+    x = torch.randn(shape, dtype=torch.float64)
+
+    def jacobian(f, at):
+        return torch.autograd.functional.jacobian(lambda row: f(row.view(shape)).flatten(), at.flatten())
+
+    stream, jacobians, paths = x, [], [torch.eye(x.numel(), dtype=torch.float64)]
+    for sublayer in sublayers:
+        jacobians.append(jacobian(sublayer, stream))
+        paths += [jacobians[-1] @ path for path in paths]
+        stream = stream + sublayer(stream)
+    assert len(paths) == 2 ** (2 * N)
+    true = jacobian(torch.nn.Sequential(*blocks), x)
+    end = torch.randn(x.numel(), dtype=torch.float64)
+    gradients = [end]
+    for n in range(N, 0, -1):  # by automatic differentiation, block by block from the end
+        at = torch.nn.Sequential(*blocks[: n - 1])(x)
+        gradients.append(jacobian(blocks[n - 1], at).T @ gradients[-1])
+    added = end
+    for J in reversed(jacobians):
+        added = added + J.T @ added
+    return max(float((sum(paths) - true).abs().max()), float((added - gradients[-1]).abs().max()))
+
+
+@settings(max_examples=15, deadline=None)
+@given(N=st.integers(1, 2), H=st.integers(1, 2), D=st.integers(1, 2), T=st.integers(1, 3), seed=st.integers(0, 2**31))
+def test_straight_path_of_the_models_blocks(N, H, D, T, seed):
+    """If this fails, a block of the model does more to the stream than to add to it."""
+    if H * D > 1:  # a norm of one number is its bias, and its slope divides zero by zero
+        assert straight_path_error(Block, N, H, D, T, seed) < 1e-7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_straight_path_with_the_norms_on_the_stream(seed):
+    """If this fails, the test above would pass for a post-norm block as well."""
+    assert straight_path_error(PostNorm, 1, 2, 2, 3, seed) > 1e-2
 
 
 @pytest.mark.theorem("Heads add up")
