@@ -121,5 +121,5 @@ def passage(sample: str, text: str, around: int = 40, label: str = "") -> Passag
     """The longest piece of `sample` that stands in `text`, the corpus "book", with the place where it stands first."""
     length, start = longest_copied(sample, text)
     end = start + length
-    where = place(text, text.find(sample[start:end]))
+    where = place(text, text.find(sample[start:end])) if length else Place("", "", "")
     return Passage(sample[max(0, start - around) : start], sample[start:end], sample[end : end + around], where, label)

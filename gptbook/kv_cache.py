@@ -72,14 +72,16 @@ def attention(attn, x, kept=None):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S+T)
     scores = scores.masked_fill(~attn.past[S : S + T, : S + T], float("-inf"))  # row t is token S + t of the text
     y = (F.softmax(scores, dim=-1) @ v).transpose(1, 2).reshape(B, T, C)  # (B, T, C)
-    # Without a past, k and v are views of a tensor that holds the queries as well: a copy lets go of those.
-    return attn.c_proj(y), (k.contiguous(), v.contiguous())
+    if not S:  # views of a tensor that holds the queries as well: a copy lets go of those
+        k, v = (tensor.clone(memory_format=torch.contiguous_format) for tensor in (k, v))
+    return attn.c_proj(y), (k, v)
 
 
 def _check(cache, config, rows):
     if cache is None:
         return
-    L, shape = config.n_layer, (rows, config.n_head, len(cache), config.n_embd // config.n_head)
+    S = len(cache) if cache.layers else 0
+    L, shape = config.n_layer, (rows, config.n_head, S, config.n_embd // config.n_head)
     held = {tuple(tensor.shape) for layer in cache.layers for tensor in layer}
     if len(cache.layers) != L or held != {shape}:
         raise ValueError(

@@ -27,7 +27,8 @@ def _ranked(logits, temperature, top_k, top_p):
     kept = 1 if temperature == 0 else top_k  # temperature 0 is a choice of one, never a division
     scores, ids = scores[..., :kept], ids[..., :kept]  # (..., K)
     # The highest becomes 0 before the division: then no temperature, however low, gives inf or NaN.
-    scores = (scores - scores[..., :1]) / max(temperature, torch.finfo(scores.dtype).tiny)  # (..., K)
+    limits = torch.finfo(scores.dtype)
+    scores = (scores - scores[..., :1]) / min(max(temperature, limits.tiny), limits.max)  # (..., K)
     chances = F.softmax(scores, dim=-1)  # (..., K), falling
     if top_p is not None and top_p < 1:  # a p of 1 keeps all; sums that round to 1 too early would end the row
         before = F.pad(chances.cumsum(dim=-1)[..., :-1], (1, 0))  # (..., K): what the likelier ones hold together
@@ -54,7 +55,7 @@ def next_token(
         raise ValueError(f"logits must be numbers of shape (B, V), got {logits.dtype} of shape {tuple(logits.shape)}")
     _check(logits, temperature, top_k, top_p)
     if temperature == 0:
-        return logits.argmax(dim=-1)  # (B,)
+        return logits.float().argmax(dim=-1)  # (B,), in the precision of `probabilities`
     chances, ids = _ranked(logits, temperature, top_k, top_p)  # (B, K) each
     if generator is not None:
         chances = chances.to(generator.device)
@@ -114,7 +115,7 @@ def _check(logits, temperature, top_k, top_p):
         raise ValueError(f"logits must be numbers of shape (..., V), got {logits.dtype} of shape {tuple(logits.shape)}")
     if isinstance(temperature, bool) or not isinstance(temperature, int | float):
         raise ValueError(f"temperature must be a number, got {temperature!r}")
-    if not (math.isfinite(temperature) and temperature >= 0):
+    if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be finite and at least 0, got {temperature}")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
         raise ValueError(f"top_k must be a whole number of at least 1, or None for all, got {top_k!r}")

@@ -34,11 +34,14 @@ def foot(claims: list[dict], versions: dict[str, str], machine: str, when: str, 
         )
         if counts[name]
     ]
-    what = f"{_numbers(checked)} on this page {'was' if checked == 1 else 'were'} checked"
-    if len(parts) > 1:
-        what += f": {', '.join(parts[:-1])} and {parts[-1]}"
-    if counts["recorded"]:
-        what += f". {_numbers(counts['recorded'])} more {'was' if counts['recorded'] == 1 else 'were'} computed"
+    said = []
+    if checked:
+        kinds = f": {', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else ""
+        said.append(f"{_numbers(checked)} on this page {'was' if checked == 1 else 'were'} checked{kinds}")
+    if count := counts["recorded"]:
+        more = _numbers(count, "more ") if checked else f"{_numbers(count)} on this page"
+        said.append(f"{more} {'was' if count == 1 else 'were'} computed")
+    what = ". ".join(said)
     day = date.fromisoformat(when)
     where = f"with Python {versions['python']} and PyTorch {versions['torch']}, on {day.day} {day:%B %Y}" + (
         f", on {machine}" if machine else ""
@@ -46,8 +49,8 @@ def foot(claims: list[dict], versions: dict[str, str], machine: str, when: str, 
     return f'<p class="book-ledger"><a href="{html.escape(ledger)}">{what}.</a> The code ran {html.escape(where)}.</p>'
 
 
-def _numbers(count: int) -> str:
-    return f"{count:,} {'number' if count == 1 else 'numbers'}"
+def _numbers(count: int, more: str = "") -> str:
+    return f"{count:,} {more}{'number' if count == 1 else 'numbers'}"
 
 
 def tables(claims: list[dict], titles: dict[str, tuple[str, str]]) -> str:
@@ -81,13 +84,13 @@ def _breakable(name: str) -> str:
 
 
 def _shown(value) -> str:
-    """A value in few characters: numbers to six digits, texts cut short."""
+    """A value in few characters: numbers to four digits or more, texts cut short."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
     line = " ".join(value.split())
     return f"“{line}”" if len(line) <= 40 else f"“{line[:39]}…”"
 

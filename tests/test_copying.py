@@ -127,3 +127,9 @@ def test_a_passage_shows_the_span_and_where_it_is_from(monkeypatch):
     assert "<mark>a &lt; b holds</mark>" in shown._repr_html_()
     assert '<a href="../01_one/#signs-more">One, under “Signs &amp; more”</a>' in shown._repr_html_()
     assert str(shown) == "After 5 steps: One, under “Signs & more”\nso, [a < b holds], th"
+
+
+def test_nothing_copied_has_no_source():
+    """If this fails, a page names the source of a text that shares no character with the book."""
+    shown = passage("一丁", "# A page\n\nwords")
+    assert (shown.span, shown.where) == ("", copying.Place("", "", ""))

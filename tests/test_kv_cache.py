@@ -488,3 +488,15 @@ def test_memory_of_a_model_that_is_never_filled():
         model = GPT(replace(PRESETS["gpt2"], vocab_size=3))
         _, cache = kv_cache.forward(model, torch.zeros(1, 1024, dtype=torch.long))
     assert cache.bytes == 2 * 12 * 1024 * 768 * 4
+
+
+def test_a_cache_of_one_token_holds_no_more_than_it_says(tiny_config):
+    """If this fails, kept keys and values hold the queries' memory too, also where a view would be contiguous."""
+    _, cache = kv_cache.forward(GPT(tiny_config), torch.zeros(1, 1, dtype=torch.long))
+    held = sum(t.untyped_storage().nbytes() for layer in cache.layers for t in layer)
+    assert held == cache.bytes
+
+
+def test_a_cache_without_layers_is_refused(tiny_config):
+    with pytest.raises(ValueError, match="the cache holds 0 layers"):
+        kv_cache.forward(GPT(tiny_config), torch.zeros(1, 1, dtype=torch.long), kv_cache.Cache(()))

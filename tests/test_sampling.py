@@ -529,3 +529,16 @@ def test_a_diverged_model_is_named():
     nn.init.constant_(model.lm_head.weight, math.nan)
     with pytest.raises(ValueError, match="weights or inputs are broken"):
         generate(model, torch.tensor([[1]]), 2)
+
+
+@pytest.mark.parametrize("temperature", [1e38, 1e39, 10**400])
+def test_any_finite_temperature_gives_chances(temperature):
+    """If this fails, a temperature beyond the range of float32 turns a hidden token, or all of them, into NaN."""
+    found = probabilities(torch.tensor([[0.0, -math.inf, 1.0]]), temperature=temperature)
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.0, 0.5]]))
+
+
+def test_greedy_and_chances_agree_where_logits_differ_by_less_than_float32_can_say():
+    """If this fails, temperature 0 draws a token whose chance is 0."""
+    logits = torch.tensor([[1.0, 1.0 + 1e-12]], dtype=torch.float64)
+    assert probabilities(logits, temperature=0)[0, next_token(logits, temperature=0).item()] == 1
