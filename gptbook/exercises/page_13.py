@@ -474,7 +474,7 @@ def depth_or_steps(afford) -> str:
     got, right = [], []
     for old, steps, new in cases:
         what = f"afford(old, {steps}, new), from {_sizes(old)} to {_sizes(new)},"
-        got.append(whole_number(ask(afford, what, old, steps, new), what[:-1]))
+        got.append(whole_number(ask(afford, what, old, steps, new), what[:-1], floats=True))
         right.append(steps * _measured_cost(old) // _measured_cost(new))
     if got == right:
         return f"right for {len(cases)} pairs of models, compared with the matrices of the built ones"

@@ -31,6 +31,8 @@ def longest_span(longest_copied) -> str:
     for sentence, wrong in START_MISTAKES:
         if all(start == wrong(sample, text) for sample, text, _, start in copied):
             raise Wrong(sentence)
+    if odd := [mine for mine in got if not mine[0] and mine[1]]:
+        raise Wrong(f"where the two share no character, (0, 0) is asked for: you gave {odd[0]}")
     for sample, text, length, start in copied:
         piece = sample[max(start, 0) : start + length]
         if len(piece) < length or piece not in text:

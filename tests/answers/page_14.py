@@ -228,6 +228,7 @@ RIGHT = {
 # Plausible wrong answers, each with words that its message must hold.
 WRONG = {
     "longest-span": [
+        (lambda s, t: spans_by_search(s, t) if spans_by_search(s, t)[0] else (0, -1), "(0, 0) is asked for"),
         (spans_by_subsequence, "a piece has no gaps"),
         (spans_by_words, "words were counted"),
         (prefix, "at the start of the sample"),
