@@ -31,14 +31,14 @@ def longest_span(longest_copied) -> str:
     for sentence, wrong in START_MISTAKES:
         if all(start == wrong(sample, text) for sample, text, _, start in copied):
             raise Wrong(sentence)
-    if odd := [mine for mine in got if not mine[0] and mine[1]]:
-        raise Wrong(f"where the two share no character, (0, 0) is asked for: you gave {odd[0]}")
     for sample, text, length, start in copied:
         piece = sample[max(start, 0) : start + length]
         if len(piece) < length or piece not in text:
             raise Wrong(f"the lengths are right, but no copied piece of {_brief(sample)} begins at your start, {start}")
         if start != _longest(sample, text)[1]:
             raise Wrong(f"of several pieces of the same length the first is asked for: yours begins at {start}")
+    if odd := [mine for mine in got if not mine[0] and mine[1]]:
+        raise Wrong(f"where the two share no character, (0, 0) is asked for: you gave {odd[0]}")
     long = random.Random(5)
     text = "".join(long.choice("ab ") for _ in range(4000))
     sample = text[1000:1400] + "c" + text[2000:2300]
