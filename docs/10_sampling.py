@@ -47,7 +47,7 @@ claim("sampling_top_chance", best[0], kind="statistical")
 claim("sampling_rest", 1 - best.double().sum(), kind="statistical")
 print(f"after {prompt!r}: {tokenizer.decode(ids)!r}")
 
-# %% tags=["hide-input"] alt="Fifteen bars, one for each of the likeliest next characters after the prompt, from the likeliest to the least likely of them. The first bar is by far the highest, four or five others can be seen, and the rest are close to zero." caption="The fifteen likeliest tokens after <code>{{ sampling_prompt }}</code>, as our model sees it."
+# %% tags=["hide-input"] alt="Fifteen bars, one for each of the likeliest next characters after the prompt, from the likeliest to the least likely of them. The first bar is by far the highest, six or so others can be seen, and the rest are close to zero." caption="The fifteen likeliest tokens after <code>{{ sampling_prompt }}</code>, as our model sees it."
 fig, ax = display.figure(5.2, 2.5)
 ax.bar(range(15), best.tolist(), color=display.BLUE)
 ax.set_xticks(range(15), display.characters([tokenizer.decode([i]) for i in ids]))
@@ -81,7 +81,7 @@ At one half the ratios are squared. At two they are square roots. This is the ge
 
 $$ \frac{e^{z_i / \tau}}{e^{z_j / \tau}} \;=\; e^{(z_i - z_j) / \tau} \;=\; \Bigl(\frac{p_i}{p_j}\Bigr)^{1 / \tau} . $$
 
-So below $1$ what is likely becomes likelier, above $1$ the chances move closer together, and the order of the tokens never changes. It holds for every pair of tokens of our model too:
+So below $1$ the chances move further apart and the likeliest gains, above $1$ they move closer together, and the order of the tokens never changes. It holds for every pair of tokens of our model too:
 """
 
 # %%
@@ -164,7 +164,7 @@ for temperature in (0.0, 1e-38):
 
 # %% [markdown]
 r"""
-The proof shows the way out for the second case. Subtract the highest logit *before* the division. Then the highest is $0$ at every temperature, and what overflows goes to $-\infty$, which softmax turns into $0$.
+The proof shows the way out for the second case. Subtract the highest logit *before* the division. Then the highest is $0$, and what overflows goes to $-\infty$, which softmax turns into $0$. A temperature so low that it would itself be rounded to $0$ is replaced by the smallest number that is not.
 
 Temperature $0$ itself becomes a case of its own. Of tokens that tie it takes the one with the lowest id, so that greedy text is the same every time. Here the limit would share.
 """
@@ -176,7 +176,9 @@ def at_temperature(logits, temperature):  # logits (..., V)
     if temperature == 0:
         first = F.one_hot(logits.argmax(dim=-1), logits.size(-1)).bool()  # (..., V)
         return torch.where(first, 0.0, -math.inf)  # (..., V)
-    return (logits - highest) / temperature  # (..., V)
+    return (logits - highest) / max(
+        temperature, torch.finfo(logits.dtype).tiny
+    )  # (..., V)
 
 
 for temperature in (1.0, 1e-38, 0):
@@ -517,7 +519,7 @@ ax.set_ylabel("share that moves")
 
 # %% [markdown]
 r"""
-Replacing the last token moves {{ moved_by_last:.0%}} of the chances. At the far edge it is {{ moved_at_edge:.1%}} at most. So our small model loses little by forgetting. Mostly it looks at the word that it is in, and the one or two before.
+Replacing the last token moves {{ moved_by_last:.0%}} of the chances. At the far edge it is {{ moved_at_edge:.1%}} at most. One token there hardly matters to it.
 
 ## Greedy text goes round in circles
 
@@ -538,7 +540,7 @@ These are {{ greedy_words }} words, and only {{ greedy_distinct }} different one
 
 !!! theorem "Greedy text ends in a loop"
 
-    Let each token be a function of the last $T$ tokens, as it is at temperature $0$. Then from some place on, the text repeats one piece forever. At most $V^T$ tokens come before a window is met for the second time.
+    Let each token be a function of the last $T$ tokens, as it is at temperature $0$. Then from some place on, the text repeats one piece forever. Once the window is full, at most $V^T$ more tokens are written until a window is met for the second time.
 
     Tested by `test_greedy_text_ends_in_a_loop`.
 
@@ -568,7 +570,7 @@ display.sample(tokenizer.decode(on.tolist()), label=f"three times {period} token
 r"""
 After {{ greedy_met_again }} tokens a window came for the second time. The loop has a period of {{ greedy_period }} tokens, and what is shown goes on forever.
 
-Why does the likeliest token, again and again, give so unlikely a text? Look at the surprise of the model at its own tokens. We need the loop of `generate` with one line more.
+Why does the likeliest token, again and again, give a text so unlike real ones? Look at the surprise of the model at its own tokens. We need the loop of `generate` with one line more.
 """
 
 
@@ -614,7 +616,7 @@ r"""
 The mean surprise of the greedy text is {{ greedy_surprise:.2f}} nats, that of the sampled text {{ free_surprise:.2f}}. Real text surprises this model by {{ step_5_val_loss:.2f}} nats at each token, as page 9 measured. It surprises all the time: whoever writes has something to say that could not be foreseen. A text without any surprise is as unlike real
 text as a text of nothing but surprises.
 
-That is why sampling helps. A text drawn at temperature $1$ surprises the model about as much as real text does, if the model is any good. And every unlikely letter that is drawn leads out of the loop.
+That is why sampling helps. A text drawn at temperature $1$ surprises the model about as much as real text does, if the model is any good. And every unlikely letter that is drawn can lead out of the loop.
 
 ## Side by side
 
@@ -779,7 +781,7 @@ exercises.check("top-p", nucleus)
 r"""
 ### 3. A greedy loop
 
-*About fifteen minutes.* Let the model write {{ greedy_length }} tokens at temperature 0, from several beginnings, with `generate(model, encode(string), 80, temperature=0)`. Read them. Then let code find what you saw. Write `period(tokens)`. It gets a list of token ids and returns the smallest $n$, $1$ or more, such that the last $n$ tokens are the same as the $n$ tokens right before them. It returns $0$ if there is
+*About fifteen minutes.* Let the model write {{ greedy_length }} tokens at temperature 0, from several beginnings, with `generate(model, encode(string), 80, temperature=0)`. Read them: the whole loop is too long to show in so few tokens, but pieces repeat. Then let code find what you saw, and try it on 400 tokens too. Write `period(tokens)`. It gets a list of token ids and returns the smallest $n$, $1$ or more, such that the last $n$ tokens are the same as the $n$ tokens right before them. It returns $0$ if there is
 no such $n$.
 
 ??? tip "Hint"

@@ -508,8 +508,7 @@ r"""
 For {{ cache_experiment }} tokens, this machine wrote {{ cache_rate_without:.0f}} tokens a second without a cache, and {{ cache_rate_with:.0f}} with one. That is
 {{ cache_speedup_200:.1f}} times as fast. At {{ cache_shortest }} tokens the factor was {{ cache_speedup_25:.1f}}, at {{ cache_longest }} it was {{ cache_speedup_400:.1f}}. Other runs give other numbers.
 
-Why is the factor so far below that of the work? A pass over one token computes little, but it still has to read every weight from memory, and to start every one of its many small
-operations. A pass over the whole text does that once for all of them. So a multiply-add costs more in a short pass. What the cache removes is the growth: with it, each token costs nearly as much as the one before.
+Why is the factor so far below that of the work? A pass over one token computes little, but it still has to start every one of its many small operations, and in a large model to read every weight from memory. A pass over the whole text does that once for all of them. So a multiply-add costs more in a short pass. What the cache removes is the growth: with it, each token costs hardly more than the one before.
 
 ## Past the window
 
@@ -596,8 +595,8 @@ display.table(
 # %% [markdown]
 r"""
 Over {{ cache_past_tokens }} tokens, dropping the oldest costs {{ cache_past_gap:.1f}} nats a token. The model that had
-{{ cache_past_right:.2f}} is down to {{ cache_past_wrong:.2f}}, where the table of pairs of [page 2](02_bigram.py) has {{ loss_bigram:.2f}}. It still writes, and only a comparison
-shows that it is broken. Starting again from half a window, at {{ cache_past_again:.2f}}, hardly differs here from the whole one, and computes the window only once in {{ cache_half }} tokens.
+{{ cache_past_right:.2f}} goes to {{ cache_past_wrong:.2f}}, where the table of pairs of [page 2](02_bigram.py) has {{ loss_bigram:.2f}}. It still writes, and only a comparison
+shows that it is broken. Starting again from half a window, at {{ cache_past_again:.2f}}, hardly differs here from the whole one, and reads half a window again only once in every {{ cache_half }} tokens and one more.
 
 That is also why the experiment needed a long window. For {{ cache_experiment }} tokens from our own model, most of them past the window, the work is:
 """
@@ -613,8 +612,7 @@ print(f"without {slow:,}\nwith    {fast:,}\nratio   {slow / fast:.2f}")
 
 # %% [markdown]
 r"""
-A factor of {{ cache_work_ratio_short:.2f}}, and no more. Learned positions are to blame. Schemes that put only the *distance* between two tokens into a score, such as rotary positions ([Su et
-al. 2021](https://arxiv.org/abs/2104.09864)), fare better: when the window moves, no distance changes.
+A factor of {{ cache_work_ratio_short:.2f}}, and no more. For the first block, learned positions alone are to blame. Schemes that put only the *distance* between two tokens into a score, such as rotary positions ([Su et al. 2021](https://arxiv.org/abs/2104.09864)), keep its keys right: when the window moves, no distance changes. The keys of later blocks still remember tokens that have left. They are no longer what a fresh window gives, but every distance is one that the model knows.
 
 ## The memory
 
@@ -739,7 +737,7 @@ r"""
 ## What this page left out
 
 Every step here copies the whole past to glue one token on. Programs that serve many readers reserve the space in advance, in small pages, and hand these out as
-texts grow ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180)). And all heads keep keys and values of their own, where newer models let several queries share one pair.
+texts grow ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180)). And all heads keep keys and values of their own, where newer models let several heads share one pair of keys and values.
 
 We have seen what a model computes, and what of it can be kept. [The next page](12_lens.py) looks at what all these numbers mean.
 """

@@ -292,7 +292,7 @@ place must know the letter before its own. A previous-token head brings it.
 
 ## Is there an induction head?
 
-There is a second kind of head that larger models are known for. Suppose that the text said "Baptista" some lines ago, and now it says
+There is a second kind of head that other models are known for. Suppose that the text said "Baptista" some lines ago, and now it says
 "Bapt". A good guess is to look for the last "Bapt", and to say what came then. A head that does this looks at the token *after* an earlier copy of the
 current one. It is called an **induction head** ([Olsson et al. 2022](https://arxiv.org/abs/2209.11895), "In-context Learning and Induction Heads").
 
@@ -791,7 +791,7 @@ The first row is the answer. Both off cost {{ ablation_together:.2f}} nats, and 
 small rise does not mean that a head does nothing. It may mean that another does the same. In other pairs, the sum comes closer.
 
 This is the difference between correlation and cause. The map of {{ previous_second_head }} said: it looks at the token before. Its ablation said: it hardly
-matters. The truth took both, and the pair.
+matters. Only switching off both showed it.
 
 ## Checks
 
@@ -858,8 +858,7 @@ r"""
 ### 2. The induction head
 
 *About fifteen minutes.* Write `score(weights, period)`. The text holds two copies of `period` tokens each. `weights` has the shape
-$(H, T, T)$ with $T$ twice `period`. Return $H$ numbers: for each head the mean weight, over the tokens of the *second* copy, that a
-token gives to the one which *followed* it in the first copy.
+$(H, T, T)$ with $T$ twice `period`. Return $H$ numbers: for each head the mean weight, over all tokens $t$ of the *second* copy, that token $t$ gives to token `t - period + 1`, the one which *followed* it the first time. For the last token that is the first one of the second copy.
 
 ??? tip "Hint"
 

@@ -224,7 +224,7 @@ def top_p(nucleus) -> str:
     book = (2 * torch.randn(65, generator=generator)).tolist()
     cases = [
         (some, 0.7), (book, 0.9), (book, 0.35), (some, 0.05), ([1.0, 3.0, 1.0, 3.0, 1.0], 0.85),
-        ([0.5, 2.0, -1.0], 0), ([0.5, 2.0, -1.0], 1),
+        ([0.5, 2.0, -1.0], 0), ([0.5, 2.0, -1.0], 1), ([0.0, -9.0, -18.0], 1),
         ([0.0] * 4, 0.5), ([0.0] * 8, 0.75), ([0.0] * 64, 0.25), ([-1.0, -2.0], 0.9), ([3.0], 0.4),
     ]  # fmt: skip
     got = []
@@ -242,6 +242,8 @@ def top_p(nucleus) -> str:
     right = [_nucleus(*case) for case in cases]
     fits = [_alike(a, b) for a, b in zip(got, right, strict=True)]
     if all(fits):
+        if any(0 in row for row, (_, p) in zip(got, cases, strict=True) if p == 1):
+            raise Wrong("for a p of 1 tokens are missing: their sum rounds to 1 too early, so 1 is a case of its own")
         return f"right for {len(cases)} rows, at borders and ties too, from p = 0 to p = 1"
     if sentence := explain(got, cases, NUCLEUS_MISTAKES, _alike):
         raise Wrong(sentence)

@@ -236,6 +236,14 @@ def period_in_place(tokens):
     return next((n for n in range(1, len(tokens) // 2 + 1) if tokens[:n] == tokens[n : 2 * n]), 0)
 
 
+def nucleus_without_the_case_of_1(logits, p):
+    ranked, ids = F.softmax(logits, dim=-1).sort(descending=True, stable=True)
+    keep = ranked.cumsum(0) - ranked < p
+    keep[0] = True
+    ranked = torch.where(keep, ranked, torch.zeros(()))
+    return torch.zeros_like(logits).scatter(0, ids, ranked / ranked.sum())
+
+
 RIGHT = {
     "temperature": [by_factors, by_inverse, by_doubling, by_newton],
     "top-p": [nucleus, nucleus_by_loops, nucleus_by_hiding, nucleus_by_numpy],
@@ -264,6 +272,7 @@ WRONG = {
         (lambda z, p: (z / p).softmax(-1), "must be a number"),
     ],
     "top-p": [
+        (nucleus_without_the_case_of_1, "for a p of 1 tokens are missing"),
         (lambda z, p: nucleus(z, p, hidden=lambda r, p: r.cumsum(-1) > p), "reaches p is missing"),
         (lambda z, p: nucleus(z, p, hidden=lambda r, p: r.cumsum(-1) - r > p), "exactly p"),
         (lambda z, p: nucleus(z, p, descending=False), "descending=True"),
