@@ -557,7 +557,7 @@ idx, seen, period = encode("\n"), {}, 0
 while not period and idx.size(1) < 3000:
     window = tuple(idx[0, -T:].tolist())
     period = idx.size(1) - seen.setdefault(window, idx.size(1))
-    idx = generate(model, idx, 1, temperature=0)  # (1, T+1)
+    idx = generate(model, idx, 1, temperature=0)  # (1, n)
 greedy = idx[0, 1:]  # (N,)
 claim("greedy_met_again", len(greedy), expected=(T, 2998), kind="statistical")
 claim("greedy_period", period, expected=(1, 2998), kind="statistical")
@@ -647,7 +647,7 @@ own = torch.cat([encode(real_text[i : i + T]) for i in lines[:: len(lines) // 24
 with torch.no_grad():
     judged = F.cross_entropy(
         model(own[:, :-1]).transpose(1, 2), own[:, 1:], reduction="none"
-    )  # (N, T-1)
+    )  # (N, n)
 made["real text"] = own, judged
 
 words = {}

@@ -122,9 +122,9 @@ def next_row(x, cache):
     """The output for one new token x (1, C), and the cache with its key and value."""
     q, k, v = x @ w_q, x @ w_k, x @ w_v  # (1, D) each
     if cache is not None:
-        k = torch.cat((cache[0], k))  # (t+1, D)
-        v = torch.cat((cache[1], v))  # (t+1, D)
-    weights = F.softmax(q @ k.T / math.sqrt(q.size(1)), dim=-1)  # (1, t+1)
+        k = torch.cat((cache[0], k))  # (n, D)
+        v = torch.cat((cache[1], v))  # (n, D)
+    weights = F.softmax(q @ k.T / math.sqrt(q.size(1)), dim=-1)  # (1, n)
     return weights @ v, (k, v)
 
 
@@ -518,7 +518,7 @@ another stream, and other keys. Compare what was kept with what should be there 
 """
 
 # %%
-line = validation[: T + 1][None]  # (1, T+1)
+line = validation[: T + 1][None]  # (1, n)
 with torch.no_grad():
     _, kept = kv_cache.forward(model, line[:, :T])
     _, fresh_cache = kv_cache.forward(model, line[:, 1:])
@@ -552,7 +552,7 @@ another window, and measure the loss against the honest way. As a third way, whe
 """
 
 # %%
-rows = validation[: 8 * 2 * T].view(8, 2 * T)  # (B, 2T)
+rows = validation[: 8 * 2 * T].view(8, 2 * T)  # (B, n)
 
 
 def drop_oldest(cache):
@@ -667,8 +667,8 @@ from gptbook import exercises
 
 def step(q, k, v, cache):
     if cache is not None:
-        k = torch.cat((cache[0], k))  # (S+T, D)
-        v = torch.cat((cache[1], v))  # (S+T, D)
+        k = torch.cat((cache[0], k))  # (n, D)
+        v = torch.cat((cache[1], v))  # (n, D)
     T, S = len(q), len(k) - len(q)
     seen = torch.ones(T, S + T, dtype=torch.bool).tril(S)  # (T, S+T)
     scores = q @ k.T / math.sqrt(q.size(1))  # (T, S+T)

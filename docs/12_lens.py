@@ -334,7 +334,7 @@ def loss_after(model, first, second):
 
 def loss_alone(model, first):
     with torch.no_grad():
-        logits = model(first[:, :-1])  # (B, T-1, V)
+        logits = model(first[:, :-1])  # (B, n, V)
     return F.cross_entropy(logits.flatten(0, 1), first[:, 1:].flatten()).item()
 
 
@@ -481,9 +481,9 @@ lens** ([nostalgebraist 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/
 display.source(lens.logit_lens)
 
 # %%
-says = lens.logit_lens(model, idx)  # (L+1, B, T, V)
+says = lens.logit_lens(model, idx)  # (n, B, T, V), n = L + 1
 assert torch.equal(says[-1], logits)  # the last row is what the model says
-stream = lens.stream(model, idx)  # (2L+1, B, T, C)
+stream = lens.stream(model, idx)  # (N, B, T, C), N = 2L + 1
 with torch.no_grad():
     entered = model.wte(idx) + model.wpe(torch.arange(len(text)))  # (B, T, C)
     bare = model.lm_head(stream[-1])  # (B, T, V): the final norm forgotten
@@ -497,8 +497,8 @@ print(
 from matplotlib.patches import Rectangle
 
 part = slice(7, 23)  # from the end of the first line on
-chances = F.softmax(says[:, 0, part], dim=-1)  # (L+1, T, V)
-top, guess = chances.max(dim=-1)  # (L+1, T) each
+chances = F.softmax(says[:, 0, part], dim=-1)  # (n, T, V)
+top, guess = chances.max(dim=-1)  # (n, T) each
 came = idx[0, 8:24]  # (T,)
 fig, ax = display.figure(5.2, 2.6)
 display.heatmap(ax, top, columns=display.characters(text[part]), high=1.0)
@@ -527,12 +527,12 @@ mean rank, where 1 is the top.
 """
 
 # %%
-early = lens.logit_lens(model, x)  # (L+1, B, T, V)
-right = early.gather(-1, y.expand(L + 1, B, T)[..., None])  # (L+1, B, T, 1)
-rank = 1 + (early > right).sum(dim=-1)  # (L+1, B, T)
+early = lens.logit_lens(model, x)  # (n, B, T, V)
+right = early.gather(-1, y.expand(L + 1, B, T)[..., None])  # (n, B, T, 1)
+rank = 1 + (early > right).sum(dim=-1)  # (n, B, T)
 chance_of_right = early.softmax(dim=-1).gather(-1, y.expand(L + 1, B, T)[..., None])
-layer_loss = -chance_of_right.log().mean(dim=(1, 2, 3))  # (L+1,)
-hits = (rank == 1).float().mean(dim=(1, 2))  # (L+1,)
+layer_loss = -chance_of_right.log().mean(dim=(1, 2, 3))  # (n,)
+hits = (rank == 1).float().mean(dim=(1, 2))  # (n,)
 for layer in range(L + 1):
     claim(f"lens_loss_{layer}", layer_loss[layer], kind="statistical")
     claim(f"lens_hits_{layer}", hits[layer], kind="statistical")
@@ -576,7 +576,7 @@ Take the guesses that are right at the end. After which layer was the answer on 
 # %%
 final = rank[-1] == 1  # (B, T)
 first = (rank == 1).int().argmax(dim=0)[final]  # argmax gives the first of equals
-shares = torch.bincount(first, minlength=L + 1) / len(first)  # (L+1,)
+shares = torch.bincount(first, minlength=L + 1) / len(first)  # (n,)
 lost = ((rank[:-1] == 1).any(dim=0) & ~final).float().mean()
 claim("lens_first_last", shares[-1], kind="statistical")
 claim("lens_first_zero", shares[0], kind="statistical")
