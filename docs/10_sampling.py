@@ -781,7 +781,7 @@ exercises.check("top-p", nucleus)
 r"""
 ### 3. A greedy loop
 
-*About fifteen minutes.* Let the model write {{ greedy_length }} tokens at temperature 0, from several beginnings, with `generate(model, encode(string), 80, temperature=0)`. Read them: the whole loop is too long to show in so few tokens, but pieces repeat. Then let code find what you saw, and try it on 400 tokens too. Write `period(tokens)`. It gets a list of token ids and returns the smallest $n$, $1$ or more, such that the last $n$ tokens are the same as the $n$ tokens right before them. It returns $0$ if there is
+*About fifteen minutes.* Let the model write {{ greedy_length }} tokens at temperature 0, from several beginnings, with `generate(model, encode(string), 80, temperature=0)`. Read them: the whole loop is too long to show in so few tokens, but pieces repeat. Then let code find what you saw, and try it on `400` tokens too. Write `period(tokens)`. It gets a list of token ids and returns the smallest $n$, $1$ or more, such that the last $n$ tokens are the same as the $n$ tokens right before them. It returns $0$ if there is
 no such $n$.
 
 ??? tip "Hint"
