@@ -233,12 +233,15 @@ def heatmap(ax, matrix, rows=None, columns=None, numbers: bool = False, title: s
 
 def rungs(ax, ladder):
     """Draw the loss ladder across an axis whose y is a loss in nats: a dotted line for every rung, named beside it."""
+    losses = [rung.loss for rung in ladder]
     for rung in ladder:
         ax.axhline(rung.loss, color=GREY, linewidth=1, linestyle=":", zorder=0)
-        # Beside the axis, where no curve runs.
+        # Beside the axis, where no curve runs; the names of two near ones make way for each other.
+        above, below = (any(0 < sign * (loss - rung.loss) < 0.2 for loss in losses) for sign in (1, -1))
         ax.annotate(
             rung.name, (1, rung.loss), xytext=(4, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
-            ha="left", va="center", fontsize=8, color="black", annotation_clip=False,
+            ha="left", va="top" if above else "bottom" if below else "center", fontsize=8, color="black",
+            annotation_clip=False,
         )  # fmt: skip
     return ax
 

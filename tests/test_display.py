@@ -79,6 +79,18 @@ def test_rungs_lie_at_their_losses_with_their_names_beside_them():
     pyplot.close(figure)
 
 
+def test_names_of_near_rungs_do_not_lie_on_each_other():
+    """A failure would print two names over one another: the compressor's and the mixed table's are nearly equal."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="figures need matplotlib, an extra")
+    figure, ax = display.figure(5.2, 2.6)
+    ax.set(ylim=(0, 4.8))
+    display.rungs(ax, [Rung("mixed runs", "", 1.598), Rung("bzip2", "", 1.564)])
+    figure.canvas.draw()
+    upper, lower = (text.get_window_extent() for text in ax.texts)
+    assert lower.y1 <= upper.y0 + 1
+    pyplot.close(figure)
+
+
 def test_heatmap_writes_only_what_is_not_zero():
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="figures need matplotlib, an extra")
     figure, ax = display.figure(2, 2)
