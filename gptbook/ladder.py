@@ -30,11 +30,7 @@ def ngram_loss(train, validation, vocab_size, n) -> float:
     or vocab_size to the n-th is no 64-bit number.
     """
     _check(train, validation, vocab_size, n)
-    grams, counts = _grams(train, vocab_size, n).unique(return_counts=True)
-    contexts, totals = (_grams(train, vocab_size, n) // vocab_size).unique(return_counts=True)
-    asked = _grams(validation, vocab_size, n)  # (N-n+1,)
-    seen = _look_up(grams, counts, asked)  # (N-n+1,)
-    of = _look_up(contexts, totals, asked // vocab_size)  # (N-n+1,)
+    seen, of = _counted(train, validation, vocab_size, n)
     return 0.0 - ((seen + 1.0) / (of + vocab_size)).log().mean().item()  # never -0.0
 
 
@@ -49,13 +45,11 @@ def mixed_loss(train, validation, vocab_size, n=MIXED_LENGTH, k=MIXED_WEIGHT) ->
     _check(train, validation, vocab_size, n)
     if not k > 0:
         raise ValueError(f"k must be above 0, got {k!r}")
-    chance = (torch.bincount(train, minlength=vocab_size) + 1.0)[validation[n - 1 :]] / (len(train) + vocab_size)
-    for m in range(2, n + 1):
-        grams, counts = _grams(train, vocab_size, m).unique(return_counts=True)
-        contexts, totals = (_grams(train, vocab_size, m) // vocab_size).unique(return_counts=True)
-        asked = _grams(validation, vocab_size, m)[n - m :]  # those that end where the longest ones end
-        seen, of = _look_up(grams, counts, asked), _look_up(contexts, totals, asked // vocab_size)
-        chance = (seen + k * chance) / (of + k)
+    chance = 1.0 / vocab_size
+    for m in range(1, n + 1):
+        seen, of = (numbers[n - m :] for numbers in _counted(train, validation, vocab_size, m))  # ends of the longest
+        weight = k if m > 1 else vocab_size  # below the shortest lies the blind guess: one more for each symbol
+        chance = (seen + weight * chance) / (of + weight)
     return 0.0 - chance.log().mean().item()
 
 
@@ -67,6 +61,14 @@ def _check(train, validation, vocab_size, n):
             raise ValueError(f"tokens must be whole numbers from 0 to {vocab_size - 1}, those of {vocab_size} symbols")
     if vocab_size**n >= 2**63:
         raise ValueError(f"{vocab_size} symbols to the power {n} are too many to number: choose a smaller n")
+
+
+def _counted(train, validation, vocab_size, n):
+    """How often each run of n tokens of `validation` stands in `train`, and how often its first n - 1 go on there."""
+    known, asked = (_grams(tokens, vocab_size, n) for tokens in (train, validation))
+    return tuple(
+        _look_up(*(known // cut).unique(return_counts=True), asked // cut) for cut in (1, vocab_size)
+    )  # (N-n+1,) each
 
 
 def _grams(tokens, vocab_size, n):

@@ -57,6 +57,7 @@ class Build:
         self.extra = config.extra
         self.exceptions = prose.Exceptions.read(self.root / "hooks" / "exceptions.toml")
         self.claims: dict[str, object] = {}
+        self.versions = dependencies.versions()
         self.listed: list[dict] = []  # the same, with all that claims.json says of them
         self.codes: dict[str, list[str]] = {}  # exercise -> the code that its passed check prints, and that code's mark
         self.notes: dict[str, list[str]] = {}  # claim -> what the reader must know of the data behind it
@@ -205,7 +206,7 @@ def _what_pages_take(sources) -> list[dict]:
 
 
 def _claims_json(listed: list[dict]) -> str:
-    versions = dependencies.versions()
+    versions = dict(build.versions)
     record = {"commit": _commit(), "python": versions.pop("python"), "versions": versions, "claims": listed}
     return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
@@ -347,7 +348,7 @@ def _foot(page, files) -> str:
     ran, listing = page.file.book_page, files.get_file_from_path(LEDGER)
     if not ran.claims or listing is None:
         return ""
-    return ledger.foot(ran.claims, dependencies.versions(), ran.machine, ran.when, listing.url_relative_to(page.file))
+    return ledger.foot(ran.claims, build.versions, ran.machine, ran.when, listing.url_relative_to(page.file))
 
 
 def _prose(text: str, name: str, source: str, escape: bool = True) -> str:
