@@ -89,8 +89,13 @@ L, H = model.config.n_layer, model.config.n_head
 tokens = torch.tensor(tokenizer.encode(run.corpus.text))  # (N,)
 train, validation = data.split(tokens)
 
-text = "GREMIO:\nGood morrow, neighbour Baptista."
-assert text in tokenizer.decode(validation.tolist())  # the model never saw it
+text, held_out = (
+    "GREMIO:\nGood morrow, neighbour Baptista.",
+    tokenizer.decode(validation),
+)
+if run.corpus.name != "tinyshakespeare":
+    text = held_out[2000:2040]  # of another text, another piece
+assert text in held_out  # the model never saw it
 idx = torch.tensor([tokenizer.encode(text)])  # (B, T)
 
 seen = []
