@@ -22,6 +22,7 @@ from gptbook import checkpoint, corpora, runs
 from gptbook.data import split
 from gptbook.machine import processor
 from gptbook.model import GPT, GPTConfig
+from gptbook.modern import ModernConfig, ModernGPT
 from gptbook.progress import Progress
 from gptbook.tokenizers import CharTokenizer
 from gptbook.trainer import TrainConfig, estimate_loss, evaluate, train
@@ -35,6 +36,10 @@ PRESETS = {
     "gpt2": GPTConfig(
         vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768,
         activation="gelu_tanh", qkv_bias=True, tied=True, init="gpt2",
+    ),
+    "smollm2": ModernConfig(
+        vocab_size=49152, block_size=8192, n_layer=30, n_head=9, n_kv_head=3, n_embd=576, n_inner=1536,
+        rope_base=100000.0,
     ),
 }  # fmt: skip
 
@@ -57,9 +62,9 @@ CORPORA = {"step-5": "tinyshakespeare", "lets-build": "tinyshakespeare", "under-
 OWN_VOCABULARY = ("under-the-hood",)  # the others keep V = 65 on every text
 
 
-def build(config: GPTConfig) -> GPT:
+def build(config: GPTConfig | ModernConfig) -> GPT | ModernGPT:
     """A new model of the configuration's family, with fresh initial weights."""
-    return GPT(config)
+    return ModernGPT(config) if isinstance(config, ModernConfig) else GPT(config)
 
 
 @dataclass
