@@ -62,6 +62,7 @@ class Build:
         self.codes: dict[str, list[str]] = {}  # exercise -> the code that its passed check prints, and that code's mark
         self.notes: dict[str, list[str]] = {}  # claim -> what the reader must know of the data behind it
         self.problems: list[str] = []
+        self.warned: list[str] = []  # what the outputs of pages are warned of, line by line
         self.broken = False  # a page did not run: what others miss of it is no news
         self.earlier = False  # the book's own text has changed, and an earlier state of it serves
 
@@ -419,13 +420,19 @@ def on_pre_page(page, config, files):
     page.nb_url = Path(page.nb_url).name  # beside the page, wherever the site is served
 
     def warn(text):
+        build.warned.append(text)
         if not ran.problem:  # of a page that did not run to its end, much is missing
             log.warning("%s: %s", build.name(page.file), text)
 
     def rendered(config, files):
-        convert(config, files)
+        kept = render.Kept(build.cache / "cells" / Path(page.file.src_uri).with_suffix(".json"), ran.notebook)
+        if (cells := kept.cells()) is None:
+            warned = len(build.warned)
+            convert(config, files)
+            cells = render.code_cells(page.content, ran.notebook, warn)
+            if len(build.warned) == warned:  # a warning must come again in the next build
+                kept.keep(cells)
         page.file.abs_src_path = str(page.file.book_download)  # mkdocs-jupyter publishes this file with the page
-        cells = render.code_cells(page.content, ran.notebook, warn)
         Page.render(page, config, files)
         page.content = re.sub(r'<div data-cell="(\d+)"></div>', lambda match: cells[int(match[1])], page.content)
 

@@ -5,12 +5,18 @@ cell and leaves the rest (prompts, copy buttons of its own, 590 KB of styles) be
 follows the reader's colour scheme.  To put another converter in its place, replace this file.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Callable
 from html import escape
+from importlib import metadata
+from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
 from markdown import Markdown
+
+import dependencies
 
 HIDDEN = {"remove-cell", "hidden"}  # set-up that runs and is not shown
 SVG = "image/svg+xml"
@@ -33,6 +39,34 @@ def code_cells(content_html: str, nb, warn: Warn) -> dict[int, str]:
     if len(nodes) != len(cells):
         raise ValueError(f"mkdocs-jupyter shows {len(nodes)} code cells of {len(cells)}: remove nothing by its options")
     return {i: _cell(i, cell, node, warn) for (i, cell), node in zip(cells, nodes, strict=True)}
+
+
+class Kept:
+    """The HTML of a notebook's code cells from an earlier build: the conversion is the dearest part of a warm one.
+
+    It serves as long as the notebook, its outputs included, this module, and the versions of the converters are the
+    same.
+    """
+
+    def __init__(self, path: Path, nb):
+        cells = [(c.cell_type, c.source, c.metadata, c.get("outputs")) for c in nb.cells]  # ids differ each time
+        versions = [
+            f"{name} {metadata.version(name)}" for name in ("mkdocs-jupyter", "nbconvert", "pygments", "markdown")
+        ]
+        parts = (json.dumps(cells), Path(__file__).read_text(encoding="utf-8"), *versions)
+        self.path, self.key = path, hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def cells(self) -> dict[int, str] | None:
+        """What was kept of this very notebook, else None."""
+        try:
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            return {int(i): text for i, text in kept["cells"].items()} if kept["key"] == self.key else None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # none yet, or damaged: it is made anew
+
+    def keep(self, cells: dict[int, str]) -> None:
+        """Keep the HTML for the next build."""
+        dependencies.write_aside(self.path, json.dumps({"key": self.key, "cells": cells}))
 
 
 def _cell(index: int, cell, node: Tag, warn: Warn) -> str:

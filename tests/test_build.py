@@ -524,6 +524,21 @@ def test_warm_build_runs_nothing(book):
     assert (book / "trainings.txt").read_text() == "tiny\n"
 
 
+def test_an_unchanged_page_is_not_converted_again(book):
+    """If this fails, a warm build pays for the conversion of every page, or shows what a page was before an edit."""
+    kept = book / ".cache/gptbook/cells/01_model.json"
+    about = json.loads(kept.read_text(encoding="utf-8"))
+    about["cells"] = {i: f"<b>kept cell {i}</b>" for i in about["cells"]}
+    kept.write_text(json.dumps(about), encoding="utf-8")
+    assert "<b>kept cell" in build(book).html("01_model")
+    edit(book, "docs/01_model.py", "A *square* of", "A *small square* of")
+    again = build(book).html("01_model")
+    assert "<b>kept cell" not in again
+    assert "<em>small square</em>" in again
+    kept.write_text("{", encoding="utf-8")
+    assert build(book).html("01_model") == again
+
+
 def test_prose_edit_runs_nothing(book):
     """If this fails, writing is slow: prose, captions and alternative texts decide no output."""
     edit(book, "docs/01_model.py", "One sentence says it all.", "Another sentence.")
