@@ -8,17 +8,13 @@ does. With GPTBOOK_OFFLINE set, the network is left alone.
 import ast
 import errno
 import hashlib
-import io
-import os
 import re
-import secrets
-import sys
-import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
+
+from gptbook import assets
 
 KNOWN = {
     "tinyshakespeare": "Tiny Shakespeare, scenes from the plays, a megabyte",
@@ -56,18 +52,8 @@ class Corpus:
         return bool(self.note)
 
 
-@dataclass(frozen=True)
-class _Pinned:
-    """A file that is known to the last byte."""
-
-    title: str
-    url: str
-    sha256: str
-    size: int  # bytes
-
-
 PINNED = {
-    "tinyshakespeare": _Pinned(
+    "tinyshakespeare": assets.Pinned(
         title="Tiny Shakespeare",
         url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
         sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
@@ -75,13 +61,9 @@ PINNED = {
     )
 }
 BOOK_LENGTH = 120_000  # characters of the book that a model gets to read
-FETCH_SECONDS = 7.0  # at most, from looking up the host to the last byte
 
 loaded: dict[str, str] = {}
 """The sha256 of every text loaded in this process, by the name it was asked for."""
-
-_said: set[str] = set()  # lines already printed
-_unreachable: dict[str, str] = {}  # address -> what went wrong: one wait a process is enough
 
 
 def load(name_or_path="tinyshakespeare") -> Corpus:
@@ -128,7 +110,7 @@ def find(name: str) -> Corpus | None:
 
 
 def _here(name, requested) -> Corpus | None:
-    for number, folder in enumerate(_data_folders(), start=1):
+    for number, folder in enumerate(assets.data_folders(), start=1):
         # A bare input.txt may be anything: it is only taken where its sha256 tells.
         for place in (f"{name}/input.txt", f"{name}.txt", *(["input.txt"] if name in PINNED else [])):
             text = _checked(name, folder / place, f"{place} in folder {number} of GPTBOOK_DATA")
@@ -173,19 +155,7 @@ def _decoded(content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _say(line):
-    """One line on the error stream, once."""
-    if line not in _said:
-        _said.add(line)
-        print(f"gptbook: {line}", file=sys.stderr)
-
-
 # Files on this machine ------------------------------------------------------------------------------------------------
-
-
-def _data_folders():
-    named = [folder for folder in os.environ.get("GPTBOOK_DATA", "").split(os.pathsep) if folder]
-    return [Path(os.path.expanduser(folder)) for folder in named]  # noqa: PTH111 - unlike Path's, it never raises
 
 
 def _cached(name):
@@ -199,100 +169,41 @@ def _checked(name, path, place) -> str | None:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:
-        _say(f"passed over {place}: {error.strerror}")
+        assets.say(f"passed over {place}: {error.strerror}")
         return None
     if name in PINNED and hashlib.sha256(content).hexdigest() != PINNED[name].sha256:
-        _say(f"passed over {place}: its sha256 is not that of {PINNED[name].title}")
+        assets.say(f"passed over {place}: its sha256 is not that of {PINNED[name].title}")
         return None
     try:
         return _decoded(content)
     except CorpusError as error:
-        _say(f"passed over {place}: {error}")
+        assets.say(f"passed over {place}: {error}")
         return None
-
-
-def _keep(path, content) -> str:
-    """Put a fetched file into the cache, in one step, and say where; where that cannot be, do without."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            aside.write_bytes(content)
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    except OSError:
-        return ""  # the text is at hand all the same, and is fetched again next time
-    return str(path)
-
-
-# The network ----------------------------------------------------------------------------------------------------------
 
 
 def _fetched(name, requested) -> Corpus | None:
     """The text from its public address, or None, with one line that says how it went."""
     known = PINNED.get(name)
-    if known is None or os.environ.get("GPTBOOK_OFFLINE", "") not in ("", "0"):
+    if known is None or assets.offline():
         return None
-    wrong = _unreachable.get(known.url)
-    if wrong is None:
-        content, wrong = _download(known)
-        if content is not None and hashlib.sha256(content).hexdigest() == known.sha256:
-            _say(f"fetched {known.title}")
-            return _found(name, requested, _decoded(content), "GitHub", path=_keep(_cached(name), content))
-        _unreachable[known.url] = wrong = wrong or "what came has another sha256"
-    _say(
+    content, wrong = assets.upstream(known)
+    if content is not None:
+        assets.say(f"fetched {known.title}")
+        return _found(name, requested, _decoded(content), "GitHub", path=_kept(_cached(name), content))
+    assets.say(
         f"{known.title} could not be fetched ({wrong}), the text that comes with Python serves instead; "
         f"to use it, put it at FOLDER/{name}/input.txt and set GPTBOOK_DATA=FOLDER"
     )
     return None
 
 
-class _Bounded(io.BytesIO):
-    """Takes so many bytes and no more, until a time and no longer: what comes too late or too long is not wanted."""
-
-    def __init__(self, size, until):
-        super().__init__()
-        self.size, self.until = size, until
-
-    def write(self, piece):
-        if self.tell() + len(piece) > self.size:
-            raise ValueError("what came is longer than the file")
-        if time.monotonic() > self.until:
-            raise TimeoutError
-        return super().write(piece)
-
-
-def _download(known) -> tuple[bytes | None, str]:
-    """The bytes at the address, and what went wrong otherwise, within FETCH_SECONDS whatever the other side does.
-
-    Time-outs of the network count from one byte to the next, and looking up a host has none: a server that sends a
-    byte a second never runs into them. So a thread does the waiting, and is left behind when the time is over.
-    """
-    into = _Bounded(known.size, time.monotonic() + FETCH_SECONDS)
-    wrong = [f"no answer within {FETCH_SECONDS:g} seconds"]
-
-    def work():
-        try:
-            import pooch  # only here: it takes a while to import, and is rarely needed
-
-            # Small chunks, so that one that never fills does not hold the thread for long.
-            fetch = pooch.HTTPDownloader(progressbar=False, chunk_size=8192, timeout=FETCH_SECONDS)
-            fetch(known.url, into, None)
-            wrong[0] = ""
-        except Exception as error:  # whatever it is, there is another text
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            name = type(error).__name__
-            if "Timeout" not in name:
-                wrong[0] = (
-                    f"the server answered {status}" if status else str(error) if type(error) is ValueError else name
-                )
-
-    thread = threading.Thread(target=work, daemon=True, name="gptbook-fetch")
-    thread.start()
-    thread.join(FETCH_SECONDS)
-    problem = wrong[0]  # once: the thread may still change it
-    return (None, problem) if problem else (into.getvalue(), "")
+def _kept(path, content) -> str:
+    """Put a fetched file into the cache and say where; where that cannot be, do without."""
+    try:
+        assets.keep(path, content)
+    except OSError:
+        return ""  # the text is at hand all the same, and is fetched again next time
+    return str(path)
 
 
 # The texts that need no network ---------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import requests  # noqa: F401  likewise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptbook import corpora
+from gptbook import assets, corpora
 
 TEXT = "First Citizen:\nSpeak, speak. ü\n" * 40
 BYTES = TEXT.encode("utf-8")
@@ -38,8 +38,8 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(corpora.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache" / name))
     monkeypatch.setattr(corpora, "loaded", {})
-    monkeypatch.setattr(corpora, "_said", set())
-    monkeypatch.setattr(corpora, "_unreachable", {})
+    monkeypatch.setattr(assets, "_said", set())
+    monkeypatch.setattr(assets, "_given_up", {})
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     pin(monkeypatch, f"http://127.0.0.1:{port}/")
@@ -47,7 +47,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def pin(monkeypatch, url):
-    pinned = corpora._Pinned("Tiny Shakespeare", url, SHA, len(BYTES))
+    pinned = assets.Pinned("Tiny Shakespeare", url, SHA, len(BYTES))
     monkeypatch.setitem(corpora.PINNED, "tinyshakespeare", pinned)
 
 
@@ -161,7 +161,7 @@ def test_a_bare_file_is_not_taken_for_a_text_that_no_hash_tells(machine, monkeyp
 
 def test_find_asks_this_machine_only(machine, monkeypatch, capsys):
     """If this fails, listing the texts waits for the network."""
-    monkeypatch.setattr(corpora, "_download", lambda known: pytest.fail("the network was asked"))
+    monkeypatch.setattr(assets, "_download", lambda known: pytest.fail("the network was asked"))
     assert corpora.find("tinyshakespeare") is None
     put(cached(machine))
     assert corpora.find("shakespeare").source == "cache"
@@ -417,7 +417,7 @@ def test_a_server_that_takes_for_ever_is_not_waited_for(machine, serve, capsys, 
     """If this fails, a page hangs at its first cell. The server is still at it when the text is there: it only stops
     when the test does, so a load that waited for its end would not come back before.
     """
-    monkeypatch.setattr(corpora, "FETCH_SECONDS", 1.0)
+    monkeypatch.setattr(assets, "FETCH_SECONDS", 1.0)
     asked, finished = serve(answer)
     corpus = corpora.load()
     assert asked
@@ -427,7 +427,7 @@ def test_a_server_that_takes_for_ever_is_not_waited_for(machine, serve, capsys, 
 
 def test_the_wait_is_bounded():
     """If this fails, a reader without a network waits longer than anybody would."""
-    assert 0 < corpora.FETCH_SECONDS <= 8
+    assert 0 < assets.FETCH_SECONDS <= 8
 
 
 def test_refused(machine, capsys):

@@ -71,6 +71,7 @@ def test_actions_are_pinned_by_commit_and_rights_are_few():
     [
         ("gptbook", ["torch", "numpy", "matplotlib"]),
         ("gptbook.tokenizers", ["torch", "numpy"]),
+        ("gptbook.assets", ["torch", "numpy", "pooch", "requests"]),
         ("gptbook.corpora", ["torch", "numpy", "pooch"]),
         ("gptbook.claims", ["torch", "IPython"]),
         ("gptbook.display", ["torch", "matplotlib"]),
