@@ -1,13 +1,18 @@
 """How pages show things: source code, tables, samples of text, and figures that read on white and in the dark."""
 
+import base64
+import hashlib
 import html
 import inspect
 import json
 import math
+import os
+import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+DATA = "application/vnd.gptbook.data+json"  # file name -> content in base64, from a page to the build
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#3b82c4", "#d9730d", "#2f9e63", "#d64550", "#8a63d2", "#808890"
 
 
@@ -180,6 +185,38 @@ def next_tokens(prompts, logits, symbols, top: int = 15) -> NextTokens:
     if not all(math.isfinite(logit) for row in rows for logit in row):
         raise ValueError("the logits hold NaN or inf: the model's weights or inputs are broken")
     return NextTokens(tuple(prompts), rows, tuple(symbols), min(top, len(symbols)))
+
+
+@dataclass(frozen=True)
+class Data:
+    """A file for the scripts of a page, too large for an attribute: the build publishes it as assets/data/NAME.
+
+    The name ends in the content's hash: a changed file is another file, and no cache hands out the old one. Raises
+    ValueError for a stem or suffix that is no part of a file name.
+    """
+
+    stem: str
+    content: bytes = field(repr=False)
+    suffix: str = "bin"
+
+    def __post_init__(self):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.stem) or not re.fullmatch(r"[a-z0-9]+", self.suffix):
+            raise ValueError(f"{self.stem!r}, {self.suffix!r}: a file's name is of small letters, digits, - and _")
+
+    @property
+    def name(self) -> str:
+        return f"{self.stem}-{hashlib.sha256(self.content).hexdigest()[:16]}.{self.suffix}"
+
+
+def bundle(shown, *files: Data) -> dict:
+    """What a notebook stores of something shown: its text, its HTML and, where the build asks for them, its files.
+
+    For `_repr_mimebundle_`. In a reader's notebook, which has no site to put them in, the files stay away.
+    """
+    made = {"text/plain": str(shown), "text/html": shown._repr_html_()}
+    if files and os.environ.get("GPTBOOK_PUBLISH"):
+        made[DATA] = {file.name: base64.b64encode(file.content).decode() for file in files}
+    return made
 
 
 def figure(width: float = 5.2, height: float = 2.8, columns: int = 1, rows: int = 1, **settings):

@@ -35,6 +35,7 @@ HERE = str(Path(__file__).parent)
 MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, render)  # each after those that it imports
 TESTS = "tests/test_theorems.py"
 CODES_URI = "assets/codes.json"
+DATA_URI = "assets/data/"  # files that pages made for their scripts
 LEDGER = "ledger.md"  # the page that lists all claims
 ANOTHER_TEXT = (
     "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
@@ -137,6 +138,8 @@ def on_files(files, config):
     files.append(File.generated(config, "claims.json", content=_claims_json(build.listed)))
     marks = {exercise: mark for exercise, (_, mark) in build.codes.items()}
     files.append(File.generated(config, CODES_URI, content=json.dumps(marks, indent=1) + "\n"))
+    for name, content in {name: c for file in sources for name, c in file.book_page.files.items()}.items():
+        files.append(File.generated(config, DATA_URI + name, content=content))
     return files
 
 

@@ -174,12 +174,12 @@ def needs(probed: dict, world: World, root: Path) -> dict:
     }
 
 
-def write_aside(path: Path, text: str) -> None:
+def write_aside(path: Path, content: str | bytes) -> None:
     """Write the whole file or nothing, also where two builds write it at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
     try:
-        aside.write_text(text, encoding="utf-8")
+        aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -6,11 +6,13 @@ models that it loaded, and the versions of what shapes an output (`dependencies.
 """
 
 import asyncio
+import base64
 import hashlib
 import json
 import os
 import platform
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -29,11 +31,13 @@ FORMAT = 2  # of the entries
 KEPT = 4  # entries a page: going back to the last branch runs nothing
 CLAIM = "application/vnd.gptbook.claim+json"
 VERDICT = "application/vnd.gptbook.verdict+json"
+DATA = "application/vnd.gptbook.data+json"  # files of the page's own: name -> content in base64
 STARTUP = Path(__file__).with_name("startup.py")
 SHAPES = Path(__file__).with_name("shapes.py")
 REPORT = "import json, sys\nprint(json.dumps(sys.modules['_shapes'].ledger.report()))"  # at the end of a page
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_FILE = re.compile(r"[a-z0-9][a-z0-9_-]*-([0-9a-f]{16})\.[a-z0-9]+")  # the name of such a file, its hash within
 _FRAME = re.compile(r"Cell In\[(\d+)\], line (\d+)")
 
 
@@ -45,6 +49,7 @@ class Page:
     notebook: nbformat.NotebookNode
     claims: list[dict] = field(default_factory=list)
     verdicts: dict[int, list[dict]] = field(default_factory=dict)  # index of the cell -> its verdicts
+    files: dict[str, bytes] = field(default_factory=dict)  # for the page's scripts: name -> content
     notes: list[str] = field(default_factory=list)  # why another text serves than the one asked for
     texts: list[str] = field(default_factory=list)  # that it loaded, where it ran to its end
     seconds: float = 0.0  # that its code took, whenever it ran
@@ -82,8 +87,9 @@ class Runner:
         async def one(path: Path) -> Page:
             notebook = _read(path)
             entry = self._entry(path, notebook)
-            if entry and world.unchanged(entry["needs"]):
-                return self._page(path, notebook, entry)
+            files = self._files(path, notebook, entry) if entry and world.unchanged(entry["needs"]) else None
+            if files is not None:
+                return self._page(path, notebook, entry, files=files)
             if blocked:
                 return Page(path, notebook, problem=blocked)
             async with places:
@@ -104,12 +110,27 @@ class Runner:
         except (OSError, ValueError):
             return None
 
-    def _remember(self, path: Path, notebook, entry: dict) -> None:
+    def _files(self, path: Path, notebook, entry: dict) -> dict[str, bytes] | None:
+        """The files of a remembered page, or None where one is lost or damaged: then the page must run again."""
+        folder, files = self._entry_path(path, notebook).with_suffix(""), {}
+        for name in entry.get("files", ()):
+            try:
+                files[name] = (folder / name).read_bytes()
+            except OSError:
+                return None
+            if not _is_of(name, files[name]):
+                return None
+        return files
+
+    def _remember(self, path: Path, notebook, entry: dict, files: dict[str, bytes]) -> None:
         target = self._entry_path(path, notebook)
-        write_aside(target, json.dumps(entry))
+        for name, content in files.items():
+            write_aside(target.with_suffix("") / name, content)
+        write_aside(target, json.dumps(entry | {"files": sorted(files)}))
         entries = [p for p in target.parent.glob(f"{path.stem}-*.json") if len(p.stem) == len(target.stem)]
         for old in sorted(entries, key=lambda p: p.stat().st_mtime, reverse=True)[KEPT:]:
             old.unlink(missing_ok=True)
+            shutil.rmtree(old.with_suffix(""), ignore_errors=True)
 
     def _page(self, path: Path, notebook, entry: dict, **more) -> Page:
         about = {name: entry[name] for name in ("notes", "seconds", "machine", "when")}
@@ -159,6 +180,11 @@ class Runner:
                     await client.km.shutdown_kernel(now=True)
                 if client.kc is not None:
                     client.kc.stop_channels()
+        files = {}
+        try:
+            files = _take_files([output for cell in cells for output in cell.outputs])
+        except ValueError as error:
+            problem = problem or f"{self._name(path)}: {error}"
         entry = {
             "outputs": [[c.execution_count, _tidy(c.outputs)] for c in cells],
             "seconds": time.perf_counter() - start,
@@ -181,9 +207,9 @@ class Runner:
                     self._at_line(path, notebook, cells, _cell(cells, count), line, what) for count, line, what in wrong
                 )
             else:
-                self._remember(path, notebook, entry)
+                self._remember(path, notebook, entry, files)
                 self.say(f"ran {self._name(path)} in {entry['seconds']:.1f} s")
-        return self._page(path, notebook, entry, ran=True, problem=problem)
+        return self._page(path, notebook, entry, files=files, ran=True, problem=problem)
 
     async def _start(self, client: NotebookClient, own: Path, world: World) -> None:
         manager = client.create_kernel_manager()
@@ -197,6 +223,7 @@ class Runner:
         env = environment(self.root, self.cache, world.texts) | ONE_THREAD
         # All texts were looked for before; and a reader's own settings of IPython are not the book's.
         env |= {"GPTBOOK_OFFLINE": "1", "IPYTHONDIR": str(own / "ipython")}
+        env |= {"GPTBOOK_PUBLISH": "1"}  # what a page shows may bring files for the site
         env |= {"GPTBOOK_HIDE_CODES": "1"}  # who opens a solution has not earned the code of its check
         await client.async_start_new_kernel(cwd=str(self.root), env=env)
         await client.async_start_new_kernel_client()
@@ -280,6 +307,23 @@ def _tidy(outputs: list) -> list:
         if output.output_type == "execute_result":
             output.execution_count = None
     return [output for output in outputs if output.output_type != "stream" or output.text]
+
+
+def _take_files(outputs: list) -> dict[str, bytes]:
+    """Take the files of a page out of its outputs, which readers download and the cache holds as text."""
+    files = {}
+    for output in outputs:
+        for name, text in output.get("data", {}).pop(DATA, {}).items():
+            content = base64.b64decode(text)
+            if not _is_of(name, content):
+                raise ValueError(f"the published file {name!r} is not named after its content: use display.Data")
+            files[name] = content
+    return files
+
+
+def _is_of(name: str, content: bytes) -> bool:
+    match = _FILE.fullmatch(name)
+    return bool(match) and hashlib.sha256(content).hexdigest().startswith(match[1])
 
 
 def _said(cell) -> str:

@@ -590,6 +590,98 @@ def test_lost_model_is_made_again(book):
 # A page that reads the book itself ------------------------------------------------------------------------------------
 
 
+DATA_WIDGET = """
+
+# %%
+from gptbook import display
+
+file = display.Data("numbers", bytes(range(256)) * 4)
+
+
+class Shown:
+    def __str__(self):
+        return "numbers"
+
+    def _repr_html_(self):
+        return f'<p data-file="{file.name}">numbers</p>'
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return display.bundle(self, file)
+
+
+Shown()
+"""
+NUMBERS = bytes(range(256)) * 4
+
+
+@pytest.fixture
+def published(book):
+    """The book with a page that publishes a file for its scripts, built."""
+    page = book / "docs" / "02_plain.py"
+    page.write_text(page.read_text(encoding="utf-8") + DATA_WIDGET, encoding="utf-8")
+    shutil.copy(ROOT / "gptbook" / "display.py", book / "gptbook")
+    built = build(book)
+    assert built.passed, built.log
+    return built
+
+
+def file_of(built: Built) -> Path:
+    """The published file that the page names."""
+    name = BeautifulSoup(built.html("02_plain"), "html.parser").select_one("[data-file]")["data-file"]
+    return built.root / "site" / "assets" / "data" / name
+
+
+def test_a_file_of_a_page_is_published_and_kept(published):
+    """If this fails, what a page computes in the browser has no numbers, at once or at the next build."""
+    assert file_of(published).read_bytes() == NUMBERS
+    shutil.rmtree(published.root / "site")
+    again = build(published.root)
+    assert again.ran == []
+    assert file_of(again).read_bytes() == NUMBERS
+    assert build(published.root, command="serve").ran == []
+    assert len(list((published.root / ".cache" / "gptbook" / "outputs").rglob("numbers-*.bin"))) == 1
+
+
+def test_a_file_of_a_page_is_in_no_notebook_and_in_no_text(published):
+    """If this fails, readers download megabytes that no notebook can use, or the page carries them itself."""
+    for path in ((published.root / "site").rglob("*.ipynb"), (published.root / ".cache").rglob("*.json")):
+        assert all("vnd.gptbook.data" not in file.read_text(encoding="utf-8") for file in path)
+    (notebook,) = (published.root / "site" / "02_plain").glob("*.ipynb")
+    cell = nbformat.read(notebook, 4).cells[-1]
+    assert list(cell.outputs[0].data) == ["text/html", "text/plain"]
+    assert file_of(published).name in cell.outputs[0].data["text/html"]
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed"])
+def test_a_page_whose_file_is_lost_or_damaged_runs_again(published, damage):
+    """If this fails, a site is published whose scripts find nothing, or something else."""
+    (kept,) = (published.root / ".cache" / "gptbook" / "outputs").rglob("numbers-*.bin")
+    if damage == "lost":
+        kept.unlink()
+    else:
+        kept.write_bytes(NUMBERS[:-1])
+    again = build(published.root)
+    assert again.ran == ["02_plain.py"]
+    assert file_of(again).read_bytes() == NUMBERS
+
+
+def test_files_go_with_the_outputs_that_they_belong_to(published):
+    """If this fails, the folder of remembered outputs grows with every edit."""
+    for number in range(execute.KEPT + 1):
+        edit(published.root, "docs/02_plain.py", "return a + b", f"return a + b + 0 * {number}")
+        assert build(published.root).passed
+    assert len(list((published.root / ".cache" / "gptbook" / "outputs").rglob("numbers-*.bin"))) == execute.KEPT
+
+
+def test_a_file_that_is_not_named_after_its_content_ends_the_build(published):
+    """If this fails, a changed file hides behind the name of the old one, which browsers keep."""
+    wrong = 'display.bundle(self, file) | {display.DATA: {"../x.html": "AAAA"}}'
+    edit(published.root, "docs/02_plain.py", "display.bundle(self, file)", wrong)
+    again = build(published.root)
+    assert not again.passed
+    assert "02_plain.py: the published file '../x.html' is not named after its content" in again.log
+
+
 @pytest.fixture
 def own(book):
     """The book with a page whose model learns the text of all pages, built."""

@@ -140,3 +140,23 @@ def test_next_tokens_that_do_not_fit_are_refused(prompts, logits):
     with pytest.raises(ValueError, match="logits"):
         display.next_tokens(prompts, logits, ["x", "y"])
     assert display.next_tokens(["a"], [[1.0, 2.0]], ["x", "y"]).top == 2
+
+
+def test_a_file_is_named_after_its_content_and_stays_out_of_readers_notebooks(monkeypatch):
+    """If this fails, browsers keep an old table under the new one's name, or a reader's notebook grows by megabytes."""
+    one, other = display.Data("table", b"one"), display.Data("table", b"other", "json")
+    assert one.name == "table-7692c3ad3540bb80.bin"
+    assert one.name == display.Data("table", b"one").name != other.name
+    shown = display.table([("a", "1")])
+    monkeypatch.delenv("GPTBOOK_PUBLISH", raising=False)
+    assert set(display.bundle(shown, one)) == {"text/plain", "text/html"}
+    monkeypatch.setenv("GPTBOOK_PUBLISH", "1")
+    assert display.bundle(shown, one, other)[display.DATA] == {one.name: "b25l", other.name: "b3RoZXI="}
+    assert set(display.bundle(shown)) == {"text/plain", "text/html"}
+
+
+@pytest.mark.parametrize("words", [("../table",), ("",), ("a/b",), ("Table",), ("table", "a.b"), ("table", "")])
+def test_a_file_with_a_name_that_is_no_name_is_refused(words):
+    """If this fails, a page could write outside of the folder of its files."""
+    with pytest.raises(ValueError, match="name"):
+        display.Data(words[0], b"", *words[1:])
