@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gptbook import kv_cache, lens
 from gptbook.model import GPT, Block, CausalSelfAttention, GPTConfig
 from gptbook.sampling import generate, probabilities
-from gptbook.tokenizers import CharTokenizer
+from gptbook.tokenizers import BYTES, BPETokenizer, CharTokenizer
 from gptbook.verify import expected_parameters
 
 
@@ -453,3 +453,32 @@ def test_indifferent_head(T, H, seed):
     assert all(s.score == pytest.approx(float(second), abs=1e-12) for s in lens.induction_scores(model, two))
     torch.nn.init.normal_(model.h[0].attn.c_attn.weight)  # a head that cares scores something else
     assert any(abs(s.score - float(second)) > 1e-9 for s in lens.induction_scores(model, two))
+
+
+@pytest.mark.theorem("Two ways to encode")
+@settings(max_examples=60, deadline=None)
+@given(text=st.text("abc", min_size=8, max_size=80), chunk=st.text("abc", min_size=1, max_size=20))
+def test_replaying_the_merges(text, chunk):
+    """If this fails, the order in which merges are applied decides what a text's tokens are."""
+    tokenizer = BPETokenizer.train(text, vocab_size=300)
+    merges = tokenizer.merges
+
+    def joined(ids, n, places):
+        """The ids after merge n, at every place from left to right, or at the first `places` of them."""
+        out = []
+        for i in ids:
+            if places and out and (out[-1], i) == merges[n]:
+                out[-1] = 256 + n
+                places -= 1
+            else:
+                out.append(i)
+        return out
+
+    replayed = [BYTES.index(byte) for byte in chunk.encode()]
+    earliest = list(replayed)
+    for n in range(len(merges)):
+        replayed = joined(replayed, n, len(chunk))
+    rank = {pair: n for n, pair in enumerate(merges)}
+    while fits := [rank[pair] for pair in itertools.pairwise(earliest) if pair in rank]:
+        earliest = joined(earliest, min(fits), 1)
+    assert replayed == earliest == tokenizer.encode(chunk)

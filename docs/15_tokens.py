@@ -1,0 +1,462 @@
+# %% [markdown]
+r"""
+# Tokens: byte-pair encoding
+
+Joining the most frequent pair of neighbours, again and again, turns bytes into pieces of words, and the rules so learned cut any
+text of the world into tokens.
+
+Until now a token was a character. That has two costs. A text of a million characters is a million tokens long, and each of them takes a
+pass through the model. And a character that the vocabulary lacks cannot be read at all. Models that you have heard of use longer tokens, and
+they read everything. This page builds their tokenizer, and then opens the real ones.
+
+## Three merges by hand
+
+Take one line, and cut it into characters. Which two neighbours stand side by side most often?
+"""
+
+# %%
+from collections import Counter
+
+from gptbook import display
+from gptbook.claims import claim
+
+line = "the thin thing then"
+tokens = list(line)
+pairs = Counter(zip(tokens, tokens[1:], strict=False))
+for (a, b), count in pairs.most_common(4):
+    print(f"{a!r} then {b!r}: {count} times")
+
+# %% [markdown]
+r"""
+The pair of `t` and `h` comes {{ th_count }} times. So make one token of it, wherever it stands. The text becomes shorter, and the
+vocabulary longer by one. Then count again, and go on.
+"""
+
+
+# %%
+def merge(tokens, pair, new):
+    """The tokens with every `pair` of neighbours, from left to right, replaced by `new`."""
+    out, i = [], 0
+    while i < len(tokens):
+        if tuple(tokens[i : i + 2]) == pair:
+            out.append(new)
+            i += 2
+        else:
+            out.append(tokens[i])
+            i += 1
+    return out
+
+
+claim("th_count", pairs["t", "h"], expected=4)
+print(f"{len(tokens):2d} tokens:", "|".join(tokens))
+for _ in range(3):
+    pairs = Counter(zip(tokens, tokens[1:], strict=False))
+    best = max(pairs, key=pairs.get)  # of several, the one that came first
+    tokens = merge(tokens, best, "".join(best))
+    print(f"{len(tokens):2d} tokens:", "|".join(tokens))
+claim("line_tokens", len(tokens), expected=11)
+
+# %% [markdown]
+r"""
+That is all of **byte-pair encoding**, BPE for short. Philip Gage published it as a way to compress files, in
+1994. Sennrich and others brought it to language models
+([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909), "Neural Machine Translation of Rare Words with Subword Units").
+
+Three questions are open. What are the first tokens, before any merge? Where may a merge not reach? And which pair wins when two
+are equally frequent? The answers make the difference between this sketch and GPT-2's tokenizer.
+
+## Begin with bytes
+
+Start with the characters of a text, and a character that it lacks has no token. Unicode has more than a hundred thousand characters. But a
+computer stores every one of them as one to four **bytes**, numbers from 0 to 255. The usual way to do so is called UTF-8. So begin with
+the bytes, and there is nothing that cannot be read.
+"""
+
+# %%
+display.table(
+    [
+        (sign, what, " ".join(f"{byte:02x}" for byte in sign.encode("utf-8")))
+        for sign, what in {
+            "e": "Latin, without accent",
+            "é": "Latin, with accent",
+            "ж": "Cyrillic",
+            "日": "Japanese",
+            "🙂": "emoji",
+        }.items()
+    ],
+    header=("character", "what it is", "bytes, in hexadecimal"),
+)
+
+# %% [markdown]
+r"""
+A byte is not a character. The emoji is four bytes, and none of them means anything alone. That will matter when a model writes one token at a
+time.
+
+## Where a merge may not reach
+
+Without a limit, ` of the` would become one token, and so would `dog.` and `dog!` beside `dog`. The vocabulary would fill up with
+accidents. So GPT-2 first cuts the text into **chunks**, and merges inside a chunk only. A pattern does the cutting.
+"""
+
+# %%
+import regex
+
+from gptbook.tokenizers import GPT2_PATTERN
+
+print(GPT2_PATTERN)
+print(regex.findall(GPT2_PATTERN, "It's 1999:  we don't  know!"))
+
+# %% [markdown]
+r"""
+Read the pattern from left to right; the first part that fits wins. Endings such as `'s` and `'t` stand alone. A word takes
+the *one* space before it along, so that a word in the middle of a sentence is one chunk. `\p{L}` is any letter of any script, `\p{N}` any digit of any script. Digits
+and letters never mix. What is left are signs, and white space. Of several spaces, the last one belongs to the word that follows.
+
+Every character lands in exactly one chunk, so joining the chunks gives the text back.
+
+## Train
+
+Now the real thing, on the beginning of our text. Tokens are numbers now: 0 to 255 for the bytes, and 256, 257 and so on for
+the merges, in the order in which they were made. Equal chunks behave alike, so each is kept once, with its count.
+
+Ties need a rule, or two programs learn two different vocabularies. Ours: of equally frequent pairs, the one with the smaller numbers
+wins. For the numbers of the bytes, we take over GPT-2's order, in which the byte of `!` is 0. So our merges can be compared
+with those of other programs, one by one.
+"""
+
+# %%
+from gptbook import corpora, tokenizers
+
+corpus = corpora.load("tinyshakespeare")
+start = corpus.text[:20_000]
+number = {byte: i for i, byte in enumerate(tokenizers.BYTES)}
+
+
+def train_slowly(text, vocab_size):
+    """The merges, as pairs of token numbers, in order."""
+    chunks = Counter(regex.findall(GPT2_PATTERN, text))
+    chunks = [
+        ([number[byte] for byte in chunk.encode("utf-8")], count)
+        for chunk, count in chunks.items()
+    ]
+    merges = []
+    for new in range(256, vocab_size):
+        counts = Counter()
+        for ids, count in chunks:
+            for pair in zip(ids, ids[1:], strict=False):
+                counts[pair] += count
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        chunks = [(merge(ids, best, new), count) for ids, count in chunks]
+        merges.append(best)
+    return merges
+
+
+slow = train_slowly(start, 512)
+print(len(slow), "merges learned, the first two join", slow[:2])
+
+# %% [markdown]
+r"""
+Each merge counts all pairs of the text anew. Most of that work is wasted: a merge changes only the chunks that hold its pair. The package
+keeps the counts, corrects those few, and finds the most frequent pair on a heap. It learns the same merges.
+"""
+
+# %%
+fast = tokenizers.BPETokenizer.train(start, vocab_size=512)
+assert fast.merges == slow
+display.source(tokenizers.learn_merges)
+
+# %% [markdown]
+r"""
+So it can read the whole text. Here are vocabularies of four sizes. The tests of the book hold every merge of all four against the `tokenizers` library, which
+is written in Rust, in order.
+"""
+
+# %%
+from gptbook import data
+
+train_text, validation_text = data.split(corpus.text)
+whole = tokenizers.BPETokenizer.train(train_text, vocab_size=8192)
+sizes, lengths = [256, 512, 1024, 2048, 4096, 8192], {}
+for size in sizes:
+    smaller = tokenizers.BPETokenizer.train(train_text, vocab_size=size)
+    assert smaller.merges == whole.merges[: size - 256]
+    lengths[size] = len(smaller.encode(validation_text))
+claim("bytes_a_token_512", lengths[256] / lengths[512], (1.5, None), kind="statistical")
+claim("bytes_a_token_8192", lengths[256] / lengths[8192], (2, None), kind="statistical")
+print("first:", *(whole.show(i) for i in range(256, 276)))
+print("last: ", *(whole.show(i) for i in range(8182, 8192)))
+
+# %% [markdown]
+r"""
+The first merges are those of English, and the last ones are names and rare words. A vocabulary of 512 is the beginning of one of 8,192: to train a larger one is to go on.
+
+How much shorter does a text become that was not trained on?
+"""
+
+# %% tags=["hide-input"] alt="A curve that rises from one byte a token at 256 tokens, steeply at first and then less and less, to about three bytes a token at 8,192." caption="Bytes of validation text in one token, against the size of the vocabulary. Each doubling brings less."
+fig, ax = display.figure(5.2, 2.6)
+ax.plot(
+    sizes, [lengths[256] / lengths[size] for size in sizes], "o-", color=display.BLUE
+)
+ax.set_xscale("log", base=2)
+ax.set_xticks(sizes, [f"{size:,}" for size in sizes])
+ax.minorticks_off()
+ax.set_xlabel("tokens in the vocabulary")
+ax.set_ylabel("bytes a token")
+ax.set_ylim(0)
+
+# %% [markdown]
+r"""
+With 512 tokens, one token covers {{ bytes_a_token_512:.1f}} bytes on average, with 8,192 it covers {{ bytes_a_token_8192:.1f}}. The price is a larger
+table of embeddings, and rows in it for tokens that are hardly ever seen.
+
+## Encode
+
+A new text is cut into chunks and into bytes. Then the merges are applied. In which order? One way is to play the training again: apply merge 1
+wherever it fits, then merge 2, and so on. The other looks at the pairs that are there, and applies the one with the lowest number first, until none
+is left. The second is much quicker, for a chunk has few pairs and the list has thousands of merges.
+
+!!! theorem "Two ways to encode"
+
+    Applying all merges one after the other, in the order of training, gives the same tokens as applying, again and again, the earliest merge that
+    fits anywhere.
+
+    Tested by `test_replaying_the_merges`.
+
+??? proof "Proof"
+
+    Merge $n$ makes token $256 + n$. A pair in which this token stands can belong to a later merge only: when merge $n$ was learned, the token was new, so
+    no earlier merge knows it. Hence applying merge $n$ never makes a place where an earlier merge fits.
+
+    Take the second way. If the earliest merge that fits is $n$, then after it is applied everywhere, the earliest that fits comes later than $n$. So the second way
+    applies its merges in the order of training as well, each wherever it fits, and passes over those that fit nowhere. The first way does the same, and those that fit nowhere change
+    nothing. $\blacksquare$
+"""
+
+
+# %%
+def replay(chunk, merges):
+    ids = [number[byte] for byte in chunk.encode("utf-8")]
+    for n, pair in enumerate(merges):
+        ids = merge(ids, pair, 256 + n)
+    return ids
+
+
+for chunk in (" nevertheless", " brother", "Электрон", "🙂"):
+    assert replay(chunk, whole.merges) == whole.encode(chunk)
+    print(chunk, "|".join(whole.show(i) for i in whole.encode(chunk)))
+
+# %% [markdown]
+r"""
+The Cyrillic word and the emoji are cut into single bytes: Shakespeare did not teach us any of their pairs. They are long, but they are not lost.
+
+**Decoding** joins the bytes of the tokens and reads them as UTF-8. Every text comes back, whatever it holds.
+"""
+
+# %%
+for text in ("", "Zoë said: 日本語 🙂🏽‍🚀", "\r\n\t \x00", validation_text):
+    assert whole.decode(whole.encode(text)) == text
+print("all came back")
+
+# %% [markdown]
+r"""
+The other direction is another matter. A model may write any row of tokens, and not every row of bytes is a text. Where it is not, `decode` puts the sign
+� and goes on. While a model writes an emoji, it is in that state for three tokens. A program that shows text as it is written has to wait for
+the last byte. `stream` does so.
+"""
+
+# %%
+stream = whole.stream()
+ids = whole.encode("Aye 🙂!")
+print("each alone:", "|".join(whole.decode([i]) for i in ids))
+shown = [stream.push(i) for i in ids] + [stream.finish()]
+print("streamed:  ", "|".join(shown))
+assert "".join(shown) == "Aye 🙂!"
+
+# %% [markdown]
+r"""
+## The real vocabularies
+
+GPT-2's tokenizer is such a list of merges, learned on text from the web. Its {{ gpt2_vocabulary:,}} tokens are 256 bytes, {{ gpt2_merges:,}} merges,
+and one token that is no piece of text: `<|endoftext|>`, the sign that one document ends and another begins. We load the list into our own class. `tiktoken` is
+the library of OpenAI, the makers of GPT-2, and serves as a check here. Later models have other lists and other patterns.
+"""
+
+# %%
+from gptbook import pretrained
+
+names = {"gpt2": "GPT-2", "cl100k_base": "cl100k", "o200k_base": "o200k"}
+real = {name: pretrained.vocabulary(name) for name in names}
+claim("gpt2_vocabulary", real["gpt2"].vocab_size, expected=50_257)
+claim("gpt2_merges", len(real["gpt2"].merges), expected=50_000)
+claim("gpt2_end", real["gpt2"].special["<|endoftext|>"], expected=50_256)
+
+sentence = (
+    "The electron has a negative charge. Das Elektron ist negativ geladen. "
+    "Электрон заряжен отрицательно. 12345678 strawberry"
+)
+counts = {name: len(tokenizer.encode(sentence)) for name, tokenizer in real.items()}
+claim("sentence_gpt2", counts["gpt2"], expected=56)
+claim("sentence_cl100k", counts["cl100k_base"], expected=38)
+claim("sentence_o200k", counts["o200k_base"], expected=27)
+for name, tokenizer in real.items():
+    assert tokenizer.decode(tokenizer.encode(sentence)) == sentence
+    print(f"{names[name]:7} {tokenizer.vocab_size:7,} tokens known, {counts[name]} here")
+
+# %% [markdown]
+r"""
+One sentence in three languages takes {{ sentence_gpt2 }} tokens in GPT-2's vocabulary, {{ sentence_cl100k }} in that of GPT-4 (cl100k), and
+{{ sentence_o200k }} in that of GPT-4o (o200k). Here they are as coloured chips, each with its number. Put your own text in, and see how
+it is cut.
+"""
+
+# %% caption="Tokens of the three vocabularies. ␣ is the space, ↵ the line end; a chip with two-digit numbers holds bytes that are no whole character."
+display.chips(sentence, real)
+
+# %% [markdown]
+r"""
+Things to try, and why they matter:
+
+* **Languages.** The English sentence takes about one token a word. The Russian one takes several a word in GPT-2's vocabulary, because
+  its merges were learned on English text. Who writes Russian pays more for the same question, and fills the window sooner.
+* **Digits.** GPT-2 cuts numbers wherever its merges fall, the later two after every third digit. A model that adds two numbers has to learn what each
+  piece is worth at each place.
+* **Spaces.** ` strawberry` is one token and `strawberry`, without the space, is several. To the model they are unrelated numbers until training tells it
+  otherwise. It never sees letters, so counting those of a word is hard for it.
+* **Special tokens.** Type `<|endoftext|>`. It is cut like any other text. The special token is only ever put in by a program, or else a reader could end a
+  document by typing.
+"""
+
+# %%
+rows = []
+for text in ("12345678", " strawberry", "strawberry", " Электрон", "🙂"):
+    cut = [
+        "|".join(tokenizer.show(i) for i in tokenizer.encode(text))
+        for tokenizer in real.values()
+    ]
+    rows.append((text.replace(" ", "␣"), *cut))
+for tokenizer in real.values():
+    assert tokenizer.special["<|endoftext|>"] not in tokenizer.encode("<|endoftext|>")
+    (end,) = tokenizer.encode("<|endoftext|>", allowed_special={"<|endoftext|>"})
+    assert end == tokenizer.special["<|endoftext|>"]
+assert len(real["o200k_base"].encode(" strawberry")) == 1
+assert len(real["gpt2"].encode("strawberry")) == 3
+display.table(rows, header=("text", *names.values()))
+
+# %% [markdown]
+r"""
+## Does it make a better model?
+
+Take the smaller model of [page 9](09_training.py), and train it again, on tokens of a vocabulary of {{ bpe_vocabulary }}. It reads the same text. Is its loss lower?
+
+That question is a trap. Its loss is in nats *a token*, and its tokens are longer. To guess a whole syllable is harder than to guess a letter, and there are fewer
+of them. What can be compared is the cost of the same text. So add up the loss over all tokens of the validation text, and divide by its
+bytes. In bits, that is
+
+$$ \text{bits per byte} = \frac{\text{nats per token}}{\ln 2} \cdot \frac{\text{tokens}}{\text{bytes}} . $$
+
+And to be fair in the other direction, both models get the same number of multiplications in training, not the same number of steps. The larger vocabulary makes each step dearer: the last layer has
+a row for every token.
+"""
+
+# %%
+TRAINED
+
+# %% [markdown]
+r"""
+CONCLUSION
+
+## Your turn
+
+The first exercise is the heart of the training loop, the second is a small hunt, the third keeps you from comparing what cannot be compared.
+
+### 1. Merge
+
+*About ten minutes.* Write `merge_pair(ids, pair, new)`. It gets a list of token numbers, a pair of two numbers, and a new number. Return a new list in which every `pair` of neighbours is replaced by `new`, from
+left to right. A token belongs to one pair at most: of three equal neighbours `[5, 5, 5]`, the pair `(5, 5)` takes the first two. The list that was given stays as it is.
+
+??? tip "Hint"
+
+    Walk with an index. After a pair go on by two, else by one. Mind the last token, which has no right neighbour.
+
+Check yours with `exercises.check("merge-pair", merge_pair)`.
+"""
+
+# %% tags=["solution"]
+from gptbook import exercises
+
+
+def merge_pair(ids, pair, new):
+    out, i = [], 0
+    while i < len(ids):
+        if i + 1 < len(ids) and (ids[i], ids[i + 1]) == tuple(pair):
+            out.append(new)
+            i += 2
+        else:
+            out.append(ids[i])
+            i += 1
+    return out
+
+
+exercises.check("merge-pair", merge_pair)
+
+# %% [markdown]
+r"""
+### 2. A word kept whole
+
+*About ten minutes.* Find words that GPT-2's vocabulary splits, and that o200k keeps as one token. To search for them, write `kept_whole(words, old, new)`. It gets a list of words and the `encode` of two tokenizers.
+Return, in their order, the words that `old` cuts into several tokens and `new` keeps in one. Try each word as it stands inside a sentence, with one space before it. Then put words of your own language in.
+
+??? tip "Hint"
+
+    `len(encode(" " + word))` is the number of tokens. Good places to look are other languages, and things that nobody wrote about before GPT-2 was trained.
+
+Check yours with `exercises.check("kept-whole", kept_whole)`.
+"""
+
+
+# %% tags=["solution"]
+def kept_whole(words, old, new):
+    return [w for w in words if len(old(" " + w)) > 1 and len(new(" " + w)) == 1]
+
+
+words = "house bicycle selfie smartphone Haus Fahrrad geladen maison спасибо école".split()
+found = kept_whole(words, real["gpt2"].encode, real["o200k_base"].encode)
+assert "geladen" in found
+print(found)
+exercises.check("kept-whole", kept_whole)
+
+# %% [markdown]
+r"""
+### 3. Bits per byte
+
+*About ten minutes.* Write `bits_per_byte(nats_per_token, tokens, text)`. It gets the mean loss of a model on the tokens of a text, in nats, how many tokens these are, and the text. Return
+what the text costs, in bits for each of its bytes.
+
+??? tip "Hint"
+
+    The formula stands above. A character may be more than one byte: `len(text.encode("utf-8"))`.
+
+Check yours with `exercises.check("bits-per-byte", bits_per_byte)`.
+"""
+
+# %% tags=["solution"]
+import math
+
+
+def bits_per_byte(nats_per_token, tokens, text):
+    return nats_per_token / math.log(2) * tokens / len(text.encode("utf-8"))
+
+
+exercises.check("bits-per-byte", bits_per_byte)
+
+# %% [markdown]
+r"""
+## What this page left out
+
+Other ways to find pieces: WordPiece and Unigram, which SentencePiece offers. Tokenizers that clean the text first, and then cannot give it back. Random merges in training, so that a model sees a word cut in several ways. Models
+that read bytes and do without all this, and pay with long texts. How large a vocabulary should be for a model of a given size. And the odd tokens that a vocabulary can hold, names that its merges have seen often and the model
+never.
+
+Next: [A real model, under the hood](16_pretrained.py), with the tokens and the weights that somebody else trained.
+"""
