@@ -2,7 +2,7 @@
 
 A cache is a value. It goes in, and a longer one comes out; nothing is stored on the model, and no cache is changed.
 What it leaves out: space reserved in advance (each step copies the past once), windows that slide, and hooks (it runs
-the layers inside a block, so those on the block itself do not fire); page 11.
+the layers inside a block, so those on the block itself do not fire); page 11. For a `ModernGPT` too.
 """
 
 import math
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from gptbook.modern import GATES, ModernConfig, ModernGPT
 from gptbook.sampling import check_request, evaluating, next_token
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no equality that is one truth value
 class Cache:
-    """Keys and values of T tokens, a pair for each block: (B, H, T, D) each."""
+    """Keys and values of T tokens, a pair for each block: (B, H, T, D) each, or (B, G, T, D) of a ModernGPT."""
 
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
 
@@ -26,7 +27,7 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """The memory that the kept numbers take: 2 L B T C of them."""
+        """The memory that the kept numbers take: 2 L B T C of them, or 2 L B T G D."""
         return sum(tensor.numel() * tensor.element_size() for layer in self.layers for tensor in layer)
 
 
@@ -46,6 +47,8 @@ def forward(model, idx, cache: Cache | None = None):
             f"the cache holds {S} tokens and {T} more come, the model reads {model.config.block_size}: "
             f"start again, without a cache, from the last tokens of the text"
         )
+    if isinstance(model, ModernGPT):
+        return _modern_forward(model, idx, cache)
     position = torch.arange(S, S + T, device=idx.device)  # (T,)
     x = model.wte(idx) + model.wpe(position)  # (B, T, C)
     layers = []
@@ -77,11 +80,26 @@ def attention(attn, x, kept=None):
     return attn.c_proj(y), (k, v)
 
 
+def _modern_forward(model, idx, cache):
+    """`forward` of a ModernGPT: G heads are kept for H that ask, and keys are kept as they were turned."""
+    x, turn = model.embed(idx, start=0 if cache is None else len(cache))
+    layers = []
+    for i, block in enumerate(model.h):
+        q, k, v = block.attn.project(block.ln_1(x), turn)
+        old_k, old_v = (k[:, :, :0], v[:, :, :0]) if cache is None else cache.layers[i]  # (B, G, S, D) each
+        k, v = torch.cat((old_k, k), dim=-2), torch.cat((old_v, v), dim=-2)  # (B, G, S+T, D) each
+        layers.append((k, v))
+        x = x + block.attn.c_proj(block.attn.read(block.attn.weights(q, k), v))  # (B, T, C)
+        x = x + block.mlp.c_proj(block.mlp.inside(block.ln_2(x)))  # (B, T, C)
+    return model.lm_head(model.ln_f(x)), Cache(tuple(layers))
+
+
 def _check(cache, config, rows):
     if cache is None:
         return
     S = len(cache) if cache.layers else 0
-    L, shape = config.n_layer, (rows, config.n_head, S, config.n_embd // config.n_head)
+    heads = config.kv_heads if isinstance(config, ModernConfig) else config.n_head
+    L, shape = config.n_layer, (rows, heads, S, config.n_embd // config.n_head)
     held = {tuple(tensor.shape) for layer in cache.layers for tensor in layer}
     if len(cache.layers) != L or held != {shape}:
         raise ValueError(
@@ -124,7 +142,12 @@ def multiply_adds(config, tokens: int, kept: int = 0) -> int:
     """How many multiplications, each with its addition, the matrix products of `forward` take for one row of text.
 
     `tokens` new ones after `kept` old ones, counted as the code computes them, hidden scores too: 12 L C^2 + V C for
-    each new token, and 2 C for each pair of a new token with one of all in each of the L blocks.
+    each new token, and 2 C for each pair of a new token with one of all in each of the L blocks. The matrices of a
+    block of a ModernConfig are 2 C^2 + 2 C G D + 2 C inner, and C inner more with a gate.
     """
     C, L, V = config.n_embd, config.n_layer, config.vocab_size
-    return tokens * (12 * L * C**2 + V * C) + 2 * L * C * tokens * (kept + tokens)
+    block = 12 * C**2
+    if isinstance(config, ModernConfig):
+        mlp = (3 if config.activation in GATES else 2) * C * config.inner
+        block = 2 * C**2 + 2 * C * config.kv_heads * config.head_size + mlp
+    return tokens * (L * block + V * C) + 2 * L * C * tokens * (kept + tokens)

@@ -4,7 +4,7 @@ Four things are exchanged, each by one field of the configuration: how a vector 
 is told (rotary), how many heads share a key and a value (grouped queries), and what stands between the two layers of
 the MLP (a gate). With none of them this is the GPT of page 8. With all of them it is a Llama, and SmolLM2 is one.
 
-Shapes as in `model.py`, and G key-value heads, each read by H / G heads.
+Shapes as in `model.py`, and G heads of keys and values, each read by H / G heads of queries.
 """
 
 import math
@@ -58,9 +58,12 @@ class ModernConfig:
         for name in ("bias", "tied"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        for name in ("norm_eps", "rope_base", "dropout"):
-            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int | float):
-                raise TypeError(f"{name} must be a number, got {getattr(self, name)!r}")
+        for name, least, below in (("norm_eps", 0, math.inf), ("rope_base", 1, math.inf), ("dropout", 0, 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name} must be a number, got {value!r}")
+            if not least <= value < below:
+                raise ValueError(f"{name} must be at least {least} and below {below}, got {value}")
         for name, known in (("norm", NORMS), ("positions", POSITIONS), ("activation", (*GATES, *ACTIVATIONS))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
@@ -68,16 +71,13 @@ class ModernConfig:
             raise ValueError(f"n_embd must be a multiple of n_head, got {self.n_embd} and {self.n_head}")
         if self.n_head % self.kv_heads:
             raise ValueError(f"n_head must be a multiple of n_kv_head, got {self.n_head} and {self.n_kv_head}")
-        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
-            raise ValueError(
-                f"rotary positions turn pairs: n_embd / n_head must be even, got {self.n_embd // self.n_head}"
-            )
-        if not 0 < self.norm_eps < math.inf or not 1 < self.rope_base < math.inf:
-            raise ValueError(
-                f"norm_eps must be above 0 and rope_base above 1, got {self.norm_eps} and {self.rope_base}"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.positions == "rotary" and self.head_size % 2:
+            raise ValueError(f"rotary positions turn pairs: n_embd / n_head must be even, got {self.head_size}")
+
+    @property
+    def head_size(self) -> int:
+        """D: the width of a head."""
+        return self.n_embd // self.n_head
 
     @property
     def kv_heads(self) -> int:
@@ -89,91 +89,95 @@ class ModernConfig:
         """The width inside the MLP."""
         if self.n_inner is not None:
             return self.n_inner
-        return max(1, 8 * self.n_embd // 3) if self.activation in GATES else 4 * self.n_embd
+        return 8 * self.n_embd // 3 if self.activation in GATES else 4 * self.n_embd
 
 
 def rotary(config: ModernConfig):
-    """The angles by which queries and keys are turned: cosines and sines, (T, D/2) each.
+    """The turns of positions 0 to T - 1: cosines and sines (T, D/2), a column for each pair of a head's channels.
 
-    Pair i of a head turns by rope_base^(-2i/D) for every position. Su et al. 2021, "RoFormer", section 3.2.
+    Pair i turns by rope_base^(-2i/D) from each position to the next. Su et al. 2021, "RoFormer", section 3.2.
     """
-    D = config.n_embd // config.n_head
-    speed = config.rope_base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)  # (D/2,)
-    angle = torch.arange(config.block_size, dtype=torch.float64)[:, None] * speed  # (T, D/2)
+    D = config.head_size
+    speed = config.rope_base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)  # (pairs,)
+    angle = torch.arange(config.block_size, dtype=torch.float64)[:, None] * speed  # (T, pairs)
     return angle.cos().float(), angle.sin().float()
 
 
 def rotate(x, cos, sin):
-    """Turn neighbouring pairs of x (B, H, T, D) by their angles (T, D/2): x[2i], x[2i + 1] are a point in a plane."""
-    a, b = x[..., 0::2], x[..., 1::2]  # (B, H, T, D/2)
-    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)  # (B, H, T, D)
+    """x (..., T, D) with its channels 2i and 2i + 1, as a point in a plane, turned by angle i: cos, sin (T, D/2)."""
+    a, b = x[..., 0::2], x[..., 1::2]  # (..., T, pairs)
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)  # (..., T, 2pairs)
 
 
 class CausalSelfAttention(nn.Module):
-    """H heads of queries over G heads of keys and values: x (B, T, C) -> (B, T, C); position t reads 0..t.
+    """H heads of queries over G heads of keys and values: x (B, T, C) -> (B, T, C); position t reads positions 0..t.
 
-    Ainslie et al. 2023, "GQA"; with G = H it is the attention of page 5, with rotary positions the scores know how far
-    back a key stands.
+    Head h of the queries reads head h // (H / G) of the others: Ainslie et al. 2023, "GQA". With G = H and no turn it
+    is the attention of page 5.
     """
 
     def __init__(self, config: ModernConfig):
         super().__init__()
         self.n_head, self.n_kv_head = config.n_head, config.kv_heads
-        D = config.n_embd // config.n_head
-        self.c_attn = nn.Linear(config.n_embd, (self.n_head + 2 * self.n_kv_head) * D, bias=config.bias)
+        self.shared = self.n_head // self.n_kv_head  # how many heads of queries read the same keys and values
+        width = (self.n_head + 2 * self.n_kv_head) * config.head_size
+        self.c_attn = nn.Linear(config.n_embd, width, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.attn_dropout = nn.Dropout(config.dropout)
         self.resid_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x, turn=None):
         q, k, v = self.project(x, turn)
-        return self.read(q, k, v)  # (B, T, C)
+        weights = self.attn_dropout(self.weights(q, k))  # (B, H, T, T), rows sum to 1
+        return self.resid_dropout(self.c_proj(self.read(weights, v)))  # (B, T, C)
 
     def project(self, x, turn=None):
-        """Queries (B, H, T, D), keys and values (B, G, T, D) of x (B, T, C), turned by (cosines, sines) if given."""
+        """Queries (B, H, T, D), keys and values (B, G, T, D) of x (B, T, C); a turn (cos, sin) is for the first two."""
         B, T, _ = x.shape
         H, G = self.n_head, self.n_kv_head
         qkv = self.c_attn(x).view(B, T, H + 2 * G, -1).transpose(1, 2)  # (B, H+2G, T, D)
         q, k, v = qkv.split((H, G, G), dim=1)
         return (q, k, v) if turn is None else (rotate(q, *turn), rotate(k, *turn), v)
 
-    def read(self, q, k, v):
-        """What T queries (B, H, T, D) find in S + T keys and values (B, G, S+T, D), the last T their own: (B, T, C)."""
-        B, H, T, D = q.shape
-        S = k.size(2) - T
-        k, v = (kept.repeat_interleave(H // self.n_kv_head, dim=1) for kept in (k, v))  # (B, H, S+T, D)
-        scores = q @ k.transpose(-2, -1) / math.sqrt(D)  # (B, H, T, S+T)
+    def weights(self, q, k):
+        """How much T queries (B, H, T, D) read S + T keys (B, G, S+T, D), the last T their own: (B, H, T, S+T)."""
+        T, S = q.size(-2), k.size(-2) - q.size(-2)
+        scores = q @ k.repeat_interleave(self.shared, dim=1).transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S+T)
         future = torch.ones(T, S + T, dtype=torch.bool, device=q.device).triu(S + 1)  # (T, S+T)
-        weights = self.attn_dropout(F.softmax(scores.masked_fill(future, float("-inf")), dim=-1))  # (B, H, T, S+T)
-        y = (weights @ v).transpose(1, 2).reshape(B, T, H * D)  # (B, T, C)
-        return self.resid_dropout(self.c_proj(y))  # (B, T, C)
+        return F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
+
+    def read(self, weights, v):
+        """What weights (B, H, T, S+T) make of values (B, G, S+T, D), the heads side by side: (B, T, C)."""
+        return (weights @ v.repeat_interleave(self.shared, dim=1)).transpose(1, 2).flatten(2)  # (B, T, C)
 
 
 class MLP(nn.Module):
-    """Two linear layers, and beside the first one a gate where the activation has one: x (B, T, C) -> (B, T, C).
+    """Two linear layers, and a gate beside the first where the activation has one: x (B, T, C) -> (B, T, C).
 
-    The gate says, number by number, how much of the other layer's output comes through. Shazeer 2020, "GLU Variants
+    The gate says, number by number, how much of the first layer's output comes through. Shazeer 2020, "GLU Variants
     Improve Transformer".
     """
 
     def __init__(self, config: ModernConfig):
         super().__init__()
-        self.gated = config.activation in GATES
         self.c_fc = nn.Linear(config.n_embd, config.inner, bias=config.bias)
-        if self.gated:
-            self.c_gate = nn.Linear(config.n_embd, config.inner, bias=config.bias)
+        self.c_gate = nn.Linear(config.n_embd, config.inner, bias=config.bias) if config.activation in GATES else None
         self.c_proj = nn.Linear(config.inner, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
         self.activation = (GATES | ACTIVATIONS)[config.activation]
 
     def forward(self, x):
-        inner = self.c_fc(x)  # (B, T, inner)
-        inner = self.activation(self.c_gate(x)) * inner if self.gated else self.activation(inner)  # (B, T, inner)
-        return self.dropout(self.c_proj(inner))  # (B, T, C)
+        return self.dropout(self.c_proj(self.inside(x)))  # (B, T, C)
+
+    def inside(self, x):
+        """What stands between the layers: x (B, T, C) -> (B, T, inner)."""
+        if self.c_gate is None:
+            return self.activation(self.c_fc(x))  # (B, T, inner)
+        return self.activation(self.c_gate(x)) * self.c_fc(x)  # (B, T, inner)
 
 
 def norm(config: ModernConfig) -> nn.Module:
-    """A norm over the C channels: RMSNorm (Zhang and Sennrich 2019) divides by the root of the mean square, no more."""
+    """A norm over the C channels; RMSNorm divides by the root of the mean square, no more: Zhang and Sennrich 2019."""
     if config.norm == "rms":
         return nn.RMSNorm(config.n_embd, eps=config.norm_eps)
     return nn.LayerNorm(config.n_embd, eps=config.norm_eps, bias=config.bias)
@@ -207,8 +211,9 @@ class ModernGPT(nn.Module):
         if config.positions == "learned":
             self.wpe = nn.Embedding(config.block_size, config.n_embd)
         else:
-            for name, table in zip(("cos", "sin"), rotary(config), strict=True):
-                self.register_buffer(name, table, persistent=False)  # (T, D/2)
+            cos, sin = rotary(config)
+            self.register_buffer("cos", cos, persistent=False)  # (T, pairs)
+            self.register_buffer("sin", sin, persistent=False)  # (T, pairs)
         self.dropout = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = norm(config)
@@ -218,30 +223,30 @@ class ModernGPT(nn.Module):
         self._init_weights()
 
     def _init_weights(self):
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-        for block in self.h:
-            for projection in (block.attn.c_proj, block.mlp.c_proj):
-                nn.init.normal_(projection.weight, std=0.02 / math.sqrt(2 * self.config.n_layer))
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 2:
+                # N(0, 0.02), and less for what is added to the stream, as in GPT-2.
+                added = name.endswith("c_proj.weight")
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * self.config.n_layer) if added else 0.02)
 
     def forward(self, idx):
         self._check(idx)
         x, turn = self.embed(idx)
+        x = self.dropout(x)  # (B, T, C)
         for block in self.h:
             x = block(x, turn)  # (B, T, C)
         return self.lm_head(self.ln_f(x))  # (B, T, V)
 
     def embed(self, idx, start: int = 0):
-        """The stream (B, T, C) of tokens idx (B, T) at positions start, start + 1, ..., and the turns of these.
+        """The stream (B, T, C) of tokens idx (B, T) at positions start, start + 1, ..., and how these are turned.
 
-        The turns are a pair of (T, D/2), or None where positions are learned, and in the stream already.
+        A turn is a pair (cos, sin), (T, D/2) each; None where positions are learned, and in the stream already.
         """
         here = slice(start, start + idx.size(1))
         if self.config.positions == "learned":
-            return self.dropout(self.wte(idx) + self.wpe.weight[here]), None
-        return self.dropout(self.wte(idx)), (self.cos[here], self.sin[here])
+            return self.wte(idx) + self.wpe.weight[here], None
+        return self.wte(idx), (self.cos[here], self.sin[here])
 
     _check = GPT._check

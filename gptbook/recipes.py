@@ -18,7 +18,7 @@ from pathlib import Path
 import platformdirs
 import torch
 
-from gptbook import checkpoint, corpora, runs
+from gptbook import checkpoint, corpora, kv_cache, runs
 from gptbook.data import split
 from gptbook.machine import processor
 from gptbook.model import GPT, GPTConfig
@@ -73,14 +73,14 @@ class Trained:
     the whole of both splits (nats a token), the time, the speed, and the machine.
     """
 
-    model: GPT
+    model: GPT | ModernGPT
     tokenizer: CharTokenizer
     corpus: corpora.Corpus
     history: list[dict] = field(repr=False)
     summary: dict
     folder: Path = field(repr=False)
 
-    def snapshots(self) -> Iterator[tuple[int, GPT]]:
+    def snapshots(self) -> Iterator[tuple[int, GPT | ModernGPT]]:
         """Some step numbers from the way, in order, each with the model as it was after so many steps."""
         for step in json.loads((self.folder / runs.CONFIG).read_text(encoding="utf-8"))["training"]["snapshots"]:
             yield step, runs.load_run(self.folder, step).model.eval()
@@ -126,10 +126,13 @@ def _runs_folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_dir("gptbook", appauthor=False)) / "runs"
 
 
-def _key(config: GPTConfig, training: TrainConfig, corpus: corpora.Corpus) -> str:
+def _key(config: GPTConfig | ModernConfig, training: TrainConfig, corpus: corpora.Corpus) -> str:
     """The sha256 of all that a trained model depends on."""
+    source = source_closure("gptbook.trainer", "gptbook.tokenizers", "gptbook.corpora")
+    if isinstance(config, GPTConfig):
+        source.pop("gptbook.modern", None)  # which runs can hold, and this one does not
     parts = {
-        "source": source_closure("gptbook.trainer", "gptbook.tokenizers", "gptbook.corpora"),
+        "source": source,
         "model": asdict(config),
         "training": asdict(training),
         "text": corpus.sha256,
@@ -222,12 +225,12 @@ def _make(folder: Path, name: str, config: GPTConfig, tokenizer: CharTokenizer, 
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def flops_per_token(config: GPTConfig) -> int:
+def flops_per_token(config: GPTConfig | ModernConfig) -> int:
     """Multiplications and additions that training spends on a token: forward 2 for each weight of a matrix product
     and for each score and each weighted value, backward twice as many.
     """
-    V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
-    return 3 * (2 * (12 * L * C * C + V * C) + 4 * L * T * C)
+    forward = 2 * kv_cache.multiply_adds(config, config.block_size)  # of a whole row
+    return 3 * forward // config.block_size
 
 
 def peak_gflops(size: int = 1024, bursts: int = 7) -> float:

@@ -1,6 +1,6 @@
 """A run kept in a folder, so that it can be resumed, measured and sampled from later:
 
-    config.json                    model, training, and what else the run depends on: tokenizer, text, versions
+    config.json                    family and model, training, and the rest that it depends on: tokenizer, text, versions
     metrics.jsonl                  one measurement a line
     checkpoint.safetensors         weights, the optimizer's moments, random states: all that going on needs
     checkpoint-000250.safetensors  the weights alone, after 250 steps
@@ -11,15 +11,17 @@ Each checkpoint bears the key of its config.json, so that files of two runs are 
 import hashlib
 import json
 import platform
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 
 from gptbook import __version__, checkpoint
 from gptbook.model import GPT, GPTConfig
+from gptbook.modern import ModernConfig, ModernGPT
 
 CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.jsonl", "checkpoint.safetensors"
+FAMILIES = {"gpt": (GPTConfig, GPT), "modern": (ModernConfig, ModernGPT)}
 
 
 class RunError(ValueError):
@@ -41,7 +43,10 @@ def read_config(folder) -> dict:
     path = Path(folder) / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        GPTConfig(**config["model"])
+        config.setdefault("family", "gpt")  # a run from before there was another does not say
+        if config["family"] not in FAMILIES:
+            raise ValueError(f"family is none of {', '.join(FAMILIES)}")
+        _model_config(config)
         if type(config["training"]["steps"]) is not int:
             raise TypeError("training.steps is not a whole number")
     except OSError as error:
@@ -52,11 +57,16 @@ def read_config(folder) -> dict:
     return config
 
 
+def _model_config(config: dict) -> GPTConfig | ModernConfig:
+    kind, _ = FAMILIES[config["family"]]
+    return kind(**config["model"])
+
+
 @dataclass
 class Run:
     """A run read back: the model, its config.json, the steps behind the model, the measurements so far."""
 
-    model: GPT
+    model: GPT | ModernGPT
     config: dict
     step: int
     history: list[dict] = field(repr=False)
@@ -71,20 +81,26 @@ def load_run(folder, step: int | None = None) -> Run:
     config = read_config(folder)
     path = folder / (CHECKPOINT if step is None else snapshot_name(step))
     tensors, header = _read_checkpoint(path, config)
-    model = GPT(GPTConfig(**config["model"]))
+    _, family = FAMILIES[config["family"]]
+    model = family(_model_config(config))
     checkpoint.load_weights(model, _weights_of(tensors), path)
     return Run(model, config, header["step"], _read_history(folder, header["step"]))
 
 
-def open_run(folder, model: dict, training: dict, extra: dict | None = None, resume: bool = False) -> "Keeper":
-    """Make `folder` ready for a run with these settings (JSON objects); config.json comes with the first measurement.
+def open_run(
+    folder, model: GPTConfig | ModernConfig, training: dict, extra: dict | None = None, resume: bool = False
+) -> "Keeper":
+    """A Keeper for a run of a model of this configuration; config.json comes with the first measurement.
+
+    `training` and `extra` are JSON objects.
 
     Raises RunError, and changes nothing, when the folder holds a run that this one would overwrite, or does not hold
     the one to resume. A resumed run has the settings it had; only its steps may be more.
     """
     folder = Path(folder)
     versions = {"python": platform.python_version(), "torch": str(torch.__version__), "gptbook": __version__}
-    config = {"model": model, "training": training, **(extra or {}), "versions": versions}
+    family = next(name for name, (kind, _) in FAMILIES.items() if isinstance(model, kind))
+    config = {"family": family, "model": asdict(model), "training": training, **(extra or {}), "versions": versions}
     config = json.loads(json.dumps(config, allow_nan=False))  # as it will be read back: tuples are lists
     if resume:
         there = read_config(folder)
@@ -176,6 +192,8 @@ def _key(config: dict) -> str:
     """The sha256 of what must not change in a run: all but its length, and the versions."""
     training = {name: value for name, value in config["training"].items() if name != "steps"}
     fixed = {name: value for name, value in config.items() if name != "versions"} | {"training": training}
+    if fixed.get("family") == "gpt":  # left out, as a run from before does
+        del fixed["family"]
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 

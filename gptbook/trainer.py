@@ -252,7 +252,7 @@ def train(
     random = torch.Generator().manual_seed(config.seed)  # batches draw from this
     run, step, seconds, history = None, 0, 0.0, []
     if folder is not None:
-        run = runs.open_run(folder, asdict(model.config), asdict(config), extra, resume)
+        run = runs.open_run(folder, model.config, asdict(config), extra, resume)
         if resume:
             step, seconds, history = run.restore(model, optimizer, random)
 

@@ -370,7 +370,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
 
 def test_two_trainers_that_start_together_do_not_mix(tmp_path):
     """If this fails, two runs write into one folder, and neither can be used."""
-    config = runs.open_run(tmp_path / "run", MODEL.__dict__, CONFIG.__dict__, EXTRA).config
+    config = runs.open_run(tmp_path / "run", MODEL, CONFIG.__dict__, EXTRA).config
     first = runs.Keeper(tmp_path / "run", config)
     second = runs.Keeper(tmp_path / "run", config)
     model = GPT(MODEL)
