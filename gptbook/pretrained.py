@@ -58,9 +58,10 @@ class _NoDraws(TorchFunctionMode):
     """Leaves out the drawing of initial values: the memory is not even touched until the weights come."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in (torch.Tensor.normal_, torch.Tensor.uniform_):
-            return args[0]
-        return function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
 
 
 def _filled(config, tensors: Iterable[tuple[str, torch.Tensor]], place: str):
