@@ -1,29 +1,36 @@
 """Weights that others trained, in the classes of this book: GPT-2 in `model.GPT`, SmolLM2 in `modern.ModernGPT`.
 
-GPT-2 comes from the Hugging Face hub through the hub's own client, SmolLM2 from the one file that `assets` fetches.
-Tensors are read from safetensors or GGUF, one at a time into a model that draws no initial values; nothing is
-unpickled, and no tensor is missing, left over, or of another shape.
+GPT-2 comes from the Hugging Face hub through the hub's own client, or from a folder; SmolLM2 is the one file that
+`assets` fetches. Tensors are read from safetensors or GGUF, one at a time, into a model that draws no initial values.
+Nothing is unpickled, and no tensor may be missing, left over, or of another shape.
 """
 
+import hashlib
+import json
 import math
-import struct
+import os
+import re
+import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
+import safetensors
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gptbook import assets, checkpoint
+from gptbook import assets, checkpoint, gguf
+from gptbook.model import GPTConfig
 from gptbook.modern import ModernConfig
 from gptbook.recipes import PRESETS, build
+from gptbook.tokenizers import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, SMOLLM2_PATTERN, BPETokenizer
 
 NAMES = ("gpt2", "smollm2")
+INSTALL = "pip install -e '.[pretrained]'"
 
 
 class PretrainedError(ValueError):
-    """A pretrained model cannot be had, or is not one that this book's classes can hold."""
+    """A pretrained model cannot be had, or is none that the classes of this book can hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +38,7 @@ class Loaded:
     """A pretrained model in evaluation mode, with its tokenizer; `source` says in a few words where it came from."""
 
     model: torch.nn.Module = field(repr=False)
-    tokenizer: object
+    tokenizer: "BPETokenizer | NoTokenizer"
     name: str
     source: str
 
@@ -44,18 +51,109 @@ class Loaded:
         return self.tokenizer.decode(ids)
 
 
-def load(name="smollm2") -> Loaded:
-    """A pretrained model by its name."""
+@dataclass(frozen=True)
+class NoTokenizer:
+    """Stands where a model came without a tokenizer, and says why when it is asked to be one."""
+
+    why: str
+
+    def encode(self, text):
+        raise PretrainedError(self.why)
+
+    decode = encode
+
+
+def load(name=None) -> Loaded:
+    """A pretrained model: "gpt2", "smollm2", or a folder with the config.json and model.safetensors of a GPT-2.
+
+    Without a name it is the first of the two that can be had. Raises PretrainedError, in one line, where it cannot be
+    had or is another kind of model; ImportError where a package is missing.
+    """
+    if name is None:
+        return _first(load)
+    if name == "gpt2":
+        folder, source = _hub_folder()
+        return _from_folder(folder, "gpt2", source)
     if name == "smollm2":
-        return _smollm2()
-    raise PretrainedError(f"there is no pretrained model {name!r}")
+        path = _fetched("smollm2")
+        return _from_gguf(path, PRESETS["smollm2"], "smollm2", assets.source("smollm2"))
+    folder = Path(name)
+    if not folder.is_dir():
+        raise PretrainedError(
+            f"there is no pretrained model and no folder {str(name)!r}: the names are {', '.join(NAMES)}, "
+            f"a folder holds config.json and model.safetensors"
+        )
+    return _from_folder(folder, folder.resolve().name, "folder")
+
+
+def available() -> str:
+    """The name of the first of `NAMES` that can be had here. Raises PretrainedError, with each one's reason, if none.
+
+    A model of the hub counts if it is on this machine or the hub answers for it; a download may still fail later.
+    """
+
+    def at_hand(name):
+        if name == "smollm2":
+            _fetched(name)
+        elif _cached_folder() is None:
+            _ask_hub()
+        return name
+
+    return _first(at_hand)
+
+
+def _first(get):
+    wrong = []
+    for name in NAMES:
+        try:
+            return get(name)
+        except (PretrainedError, ImportError) as error:
+            wrong.append(str(error))
+            assets.say(f"passed over {name}: {error}")
+    raise PretrainedError("; ".join(wrong))
+
+
+ENCODINGS = {
+    "gpt2": ("r50k_base", GPT2_PATTERN, {"<|endoftext|>": 50256}),
+    "cl100k_base": (
+        "cl100k_base",
+        CL100K_PATTERN,
+        {
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+    ),
+    "o200k_base": ("o200k_base", O200K_PATTERN, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
+}
+
+
+def vocabulary(name: str) -> BPETokenizer:
+    """The tokenizer of OpenAI's models: "gpt2" (also "r50k_base"), "cl100k_base" (GPT-4) or "o200k_base" (GPT-4o).
+
+    Raises PretrainedError if there is none of this name, or its file cannot be had.
+    """
+    wanted = {"r50k_base": "gpt2"}.get(name, name)
+    if wanted not in ENCODINGS:
+        raise PretrainedError(f"there is no vocabulary {name!r}: the names are {', '.join(ENCODINGS)}")
+    asset, pattern, special = ENCODINGS[wanted]
+    return BPETokenizer.from_ranks(_fetched(asset), pattern, special)
+
+
+def _fetched(name) -> Path:
+    try:
+        return assets.fetch(name)
+    except assets.AssetError as error:
+        raise PretrainedError(str(error)) from None
 
 
 # Filling a model ------------------------------------------------------------------------------------------------------
 
 
 class _NoDraws(TorchFunctionMode):
-    """Leaves out the drawing of initial values: the memory is not even touched until the weights come."""
+    """Leaves out the drawing of initial values: it takes seconds, and all of them are overwritten."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -67,160 +165,327 @@ class _NoDraws(TorchFunctionMode):
 def _filled(config, tensors: Iterable[tuple[str, torch.Tensor]], place: str):
     """A model of `config` with these weights, fp32, in evaluation mode; each of its tensors comes exactly once.
 
-    Tensors come one by one, so that there is never a second copy of them all.
+    They come one by one, so that there is never a second copy of all.
     """
     with _NoDraws():
         model = build(config)
-    own = checkpoint.weights(model)  # of two tied names the first
+    own = checkpoint.weights(model)  # of two tied names only the first
     for name, tensor in tensors:
         mine = own.pop(name, None)
         if mine is None:
-            raise PretrainedError(f"{place}: {name} is not a tensor of this model, or comes twice")
+            raise PretrainedError(f"{place}: {name} is no tensor of such a model, or comes twice")
         if mine.shape != tensor.shape:
             raise PretrainedError(f"{place}: {name} is {tuple(tensor.shape)}, the model's {tuple(mine.shape)}")
+        if not tensor.is_floating_point():
+            raise PretrainedError(f"{place}: {name} holds {tensor.dtype}, weights are floating-point numbers")
         mine.copy_(tensor)
     if own:
         more = f", and {len(own) - 1} more like it" if len(own) > 1 else ""
         raise PretrainedError(f"{place}: {min(own)} is missing{more}")
-    return model.eval().requires_grad_(True)
+    return model.eval()
 
 
 # SmolLM2 from GGUF ----------------------------------------------------------------------------------------------------
 
-GGUF_NUMBERS = dict(zip(range(13), ("B", "b", "H", "h", "I", "i", "f", "?", None, None, "Q", "q", "d"), strict=True))
-GGUF_STRING, GGUF_ARRAY = 8, 9
-BLOCKS = {  # what a block of 32 numbers is stored as; the key is the type's number in the file
-    3: ("Q4_1", np.dtype([("scale", "<f2"), ("least", "<f2"), ("codes", "u1", 16)])),
-    8: ("Q8_0", np.dtype([("scale", "<f2"), ("codes", "i1", 32)])),
-}
-PLAIN = {0: ("F32", np.dtype("<f4")), 1: ("F16", np.dtype("<f2"))}
-
-
-@dataclass(frozen=True)
-class Gguf:
-    """What a GGUF file says: `fields` by their keys, and of each tensor by its name (type, shape, first byte)."""
-
-    path: Path
-    fields: dict
-    tensors: dict[str, tuple[int, tuple[int, ...], int]]
-
-
-def read_gguf(path) -> Gguf:
-    """The head of a GGUF file, version 2 or 3 and little-endian; tensors stay on disk.
-
-    Raises PretrainedError naming the file if it is another kind of file, or cut short. The format: ggml, docs/gguf.md.
-    """
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            magic, version, n_tensors, n_fields = struct.unpack("<4sIQQ", file.read(24))
-            if magic != b"GGUF" or version not in (2, 3):
-                raise ValueError
-            fields = {}
-            for _ in range(n_fields):
-                key = _gguf_value(file, GGUF_STRING)
-                fields[key] = _gguf_value(file, *struct.unpack("<I", file.read(4)))
-            listed = []
-            for _ in range(n_tensors):
-                name = _gguf_value(file, GGUF_STRING)
-                (n_dims,) = struct.unpack("<I", file.read(4))
-                *shape, kind, start = struct.unpack(f"<{n_dims}QIQ", file.read(8 * n_dims + 12))
-                listed.append((name, kind, tuple(reversed(shape)), start))
-            step = fields.get("general.alignment", 32)
-            base = -(-file.tell() // step) * step
-    except OSError as error:
-        raise PretrainedError(f"{path.name}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, struct.error, MemoryError, OverflowError):
-        raise PretrainedError(f"{path.name}: not a GGUF file of version 2 or 3, or cut short") from None
-    return Gguf(path, fields, {name: (kind, shape, base + start) for name, kind, shape, start in listed})
-
-
-def _gguf_value(file, kind):
-    if kind == GGUF_STRING:
-        (length,) = struct.unpack("<Q", file.read(8))
-        return file.read(length).decode("utf-8")
-    if kind == GGUF_ARRAY:
-        inner, length = struct.unpack("<IQ", file.read(12))
-        return [_gguf_value(file, inner) for _ in range(length)]
-    number = struct.Struct("<" + GGUF_NUMBERS[kind])
-    return number.unpack(file.read(number.size))[0]
-
-
-def gguf_tensor(file: Gguf, name: str) -> torch.Tensor:
-    """One tensor of a GGUF file in fp32. A block of 32 numbers shares a scale, and in Q4_1 a least value too."""
-    if name not in file.tensors:
-        raise PretrainedError(f"{file.path.name}: {name} is missing")
-    kind, shape, start = file.tensors[name]
-    label, dtype = (PLAIN | BLOCKS).get(kind, (None, None))
-    if dtype is None:
-        known = ", ".join(label for label, _ in (PLAIN | BLOCKS).values())
-        raise PretrainedError(f"{file.path.name}: {name} is stored as type {kind}, this reads {known}")
-    count = math.prod(shape) // (1 if kind in PLAIN else 32)
-    try:
-        stored = np.fromfile(file.path, dtype, count, offset=start)
-    except OSError as error:
-        raise PretrainedError(f"{file.path.name}: {name} cannot be read ({error.strerror})") from None
-    if len(stored) < count:
-        raise PretrainedError(f"{file.path.name}: {name} is cut short")
-    if kind in PLAIN:
-        return torch.from_numpy(stored.astype(np.float32, copy=False)).view(shape)
-    codes, scale = stored["codes"], stored["scale"].astype(np.float32)[:, None]
-    if label == "Q8_0":
-        return torch.from_numpy(codes * scale).view(shape)
-    # Two codes a byte: the low halves are the first sixteen numbers, the high halves the others.
-    codes = np.concatenate((codes & 15, codes >> 4), axis=1)
-    return torch.from_numpy(codes * scale + stored["least"].astype(np.float32)[:, None]).view(shape)
-
-
-GGUF_NAMES = {
+LLAMA_NAMES = {
     "attn_norm": "ln_1", "attn_output": "attn.c_proj",
     "ffn_norm": "ln_2", "ffn_gate": "mlp.c_gate", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
 }  # fmt: skip
 
 
-def _llama_weights(file: Gguf, n_layer: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Our names and the tensors of a Llama in GGUF, whose queries and keys turn in neighbouring pairs, as ours do."""
-    yield "wte.weight", gguf_tensor(file, "token_embd.weight")
-    yield "ln_f.weight", gguf_tensor(file, "output_norm.weight")
-    for i in range(n_layer):
-        parts = [gguf_tensor(file, f"blk.{i}.attn_{part}.weight") for part in "qkv"]
-        yield f"h.{i}.attn.c_attn.weight", torch.cat(parts)
-        for theirs, ours in GGUF_NAMES.items():
-            yield f"h.{i}.{ours}.weight", gguf_tensor(file, f"blk.{i}.{theirs}.weight")
-
-
 def _from_gguf(path, config: ModernConfig, name: str, source: str) -> Loaded:
-    file = read_gguf(path)
-    model = _filled(config, _llama_weights(file, config.n_layer), file.path.name)
+    try:
+        file = gguf.read(path)
+        _check_fields(file, config)
+        model = _filled(config, _llama_weights(file, config), file.path.name)
+    except gguf.GgufError as error:
+        raise PretrainedError(str(error)) from None
     return Loaded(model, _gguf_tokenizer(file), name, source)
 
 
-def _smollm2() -> Loaded:
-    path = assets.fetch("smollm2")
-    return _from_gguf(path, PRESETS["smollm2"], "smollm2", assets.source("smollm2"))
+def _check_fields(file, config):
+    """That the file says of itself what the configuration says."""
+    expected = {
+        "general.architecture": "llama",
+        "llama.block_count": config.n_layer,
+        "llama.context_length": config.block_size,
+        "llama.embedding_length": config.n_embd,
+        "llama.feed_forward_length": config.inner,
+        "llama.attention.head_count": config.n_head,
+        "llama.attention.head_count_kv": config.kv_heads,
+        "llama.rope.freq_base": config.rope_base,
+        "llama.rope.dimension_count": config.n_embd // config.n_head,
+        "llama.attention.layer_norm_rms_epsilon": config.norm_eps,
+        "llama.vocab_size": config.vocab_size,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+    }
+    for key, value in expected.items():
+        found = file.fields.get(key)
+        same = found == value
+        if isinstance(value, float) and isinstance(found, float):  # the file has them in fp32
+            same = math.isclose(found, value, rel_tol=1e-6)
+        if not same:
+            raise PretrainedError(f"{file.path.name}: {key} is {found!r}, the preset's {value!r}")
+    scaled = [key for key in file.fields if key.startswith("llama.rope.scal")]
+    if scaled:
+        raise PretrainedError(f"{file.path.name}: {scaled[0]} changes the turns of positions, and is not read here")
 
 
-# Singles out each digit, then cuts as GPT-2 does; so spaces before a digit are cut as at the end of a text.
-SMOLLM_PATTERN = (
-    r"'(?:[sdmt]|ll|ve|re)|\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"  # fmt: skip
-)
+def _llama_weights(file, config) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors under our names. In GGUF queries and keys turn in neighbouring pairs, and so do ours."""
+    used = {"token_embd.weight", "output_norm.weight"}
+    yield "wte.weight", file.tensor("token_embd.weight")
+    yield "ln_f.weight", file.tensor("output_norm.weight")
+    for i in range(config.n_layer):
+        parts = [f"blk.{i}.attn_{part}.weight" for part in "qkv"]
+        yield f"h.{i}.attn.c_attn.weight", torch.cat([file.tensor(part) for part in parts])
+        for theirs, ours in LLAMA_NAMES.items():
+            yield f"h.{i}.{ours}.weight", file.tensor(f"blk.{i}.{theirs}.weight")
+        used.update(parts, (f"blk.{i}.{theirs}.weight" for theirs in LLAMA_NAMES))
+    if unused := file.tensors.keys() - used:
+        raise PretrainedError(f"{file.path.name}: {min(unused)} is no tensor of such a model")
 
 
-def byte_of_sign() -> dict[str, int]:
-    """GPT-2's signs for bytes: printable ones of Latin-1 stand for themselves, the others for U+0100 and on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+def _gguf_tokenizer(file) -> BPETokenizer:
+    names, kinds = file.fields["tokenizer.ggml.tokens"], file.fields["tokenizer.ggml.token_type"]
+    control = {name: i for i, (name, kind) in enumerate(zip(names, kinds, strict=True)) if kind == 3}
+    return BPETokenizer.from_printable(names, file.fields["tokenizer.ggml.merges"], SMOLLM2_PATTERN, control)
 
 
-def _gguf_tokenizer(file: Gguf):
-    from gptbook.tokenizers import BPETokenizer
+# GPT-2 from a folder --------------------------------------------------------------------------------------------------
 
-    fields, signs = file.fields, byte_of_sign()
-    names = fields["tokenizer.ggml.tokens"]
-    ids = {name: i for i, name in enumerate(names)}
-    control = [kind == 3 for kind in fields["tokenizer.ggml.token_type"]]
-    vocab = [n.encode() if c else bytes(signs[s] for s in n) for n, c in zip(names, control, strict=True)]
-    merges = [tuple(ids[part] for part in pair.split(" ")) for pair in fields["tokenizer.ggml.merges"]]
-    special = {name: i for name, i in ids.items() if control[i]}
-    return BPETokenizer(vocab, merges, SMOLLM_PATTERN, special)
+
+def _folder_tokenizer(folder: Path, vocab_size: int) -> BPETokenizer | NoTokenizer:
+    """The tokenizer of vocab.json and merges.txt, else of tokenizer.json, else something that says what is missing."""
+    try:
+        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            where, tokenizer = "vocab.json", _of_two_files(folder)
+        elif (folder / "tokenizer.json").is_file():
+            where, tokenizer = "tokenizer.json", _of_one_file(folder)
+        else:
+            return NoTokenizer(f"{folder.name} holds no vocab.json with merges.txt, and no tokenizer.json: add them")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return NoTokenizer(f"{folder.name}: its tokenizer is none of GPT-2's kind ({type(error).__name__}: {error})")
+    if tokenizer.vocab_size > vocab_size:
+        return NoTokenizer(f"{folder.name}: {where} has {tokenizer.vocab_size} tokens, the model {vocab_size}")
+    return tokenizer
+
+
+def _of_two_files(folder):
+    ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    return _numbered(ids, merges, {"<|endoftext|>"} & ids.keys())
+
+
+def _of_one_file(folder):
+    about = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model, cut = about["model"], about["pre_tokenizer"]
+    if model["type"] != "BPE" or cut["type"] != "ByteLevel" or cut["add_prefix_space"] or about.get("normalizer"):
+        raise ValueError("not byte-level BPE")
+    special = {token["content"]: token["id"] for token in about["added_tokens"]}
+    return _numbered(model["vocab"] | special, model["merges"], special)
+
+
+def _numbered(ids, merges, special):
+    names = sorted(ids, key=ids.get)
+    if [ids[name] for name in names] != list(range(len(names))):
+        raise ValueError("its numbers are not 0, 1, 2 and so on")
+    return BPETokenizer.from_printable(names, merges, GPT2_PATTERN, {name: ids[name] for name in special})
+
+
+GPT2_ACTIVATIONS = {
+    "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu",
+}  # fmt: skip
+GPT2_FIXED = {  # what our class has built in
+    "layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}  # fmt: skip
+TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
+MASKS = re.compile(r"^h\.\d+\.attn\.(bias|masked_bias)$")
+
+
+def _from_folder(folder: Path, name: str, source: str) -> Loaded:
+    config = _gpt2_config(folder)
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise PretrainedError(f"{folder.name} holds no model.safetensors: {_instead(folder)}")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            model = _filled(config, _gpt2_weights(file, config, path.name), path.name)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise PretrainedError(f"{path.name}: damaged, cut short, or no safetensors ({error}): get it again") from None
+    return Loaded(model, _folder_tokenizer(folder, config.vocab_size), name, source)
+
+
+def _instead(folder):
+    """What to do about a folder without model.safetensors."""
+    if (folder / "model.safetensors.index.json").is_file():
+        return "its weights are split into several files: save them as one"
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")):
+        return "its weights are a pickle, which can run any code when it is read: save them as safetensors"
+    return "put the weights there"
+
+
+def _gpt2_config(folder) -> GPTConfig:
+    try:
+        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PretrainedError(f"{folder.name}: config.json cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        raise PretrainedError(f"{folder.name}: config.json is no JSON: get it again") from None
+    kind = about.get("model_type") if isinstance(about, dict) else None
+    if kind != "gpt2":
+        raise PretrainedError(f"{folder.name}: config.json has model_type {kind!r}, this loads 'gpt2'")
+    for key, value in GPT2_FIXED.items():
+        if about.get(key, value) != value:
+            raise PretrainedError(f"{folder.name}: {key} is {about[key]!r}, the book's GPT has {value!r}")
+    activation = about.get("activation_function", "gelu_new")
+    if activation not in GPT2_ACTIVATIONS:
+        known = ", ".join(GPT2_ACTIVATIONS)
+        raise PretrainedError(f"{folder.name}: activation_function is {activation!r}, this knows {known}")
+    sizes = {"block_size": "n_positions", **{key: key for key in ("vocab_size", "n_layer", "n_head", "n_embd")}}
+    given = {ours: about[theirs] for ours, theirs in sizes.items() if theirs in about}
+    try:
+        config = replace(
+            PRESETS["gpt2"],
+            **given,
+            activation=GPT2_ACTIVATIONS[activation],
+            tied=about.get("tie_word_embeddings", True),
+        )
+    except (ValueError, TypeError) as error:
+        raise PretrainedError(f"{folder.name}: config.json makes no sense: {error}") from None
+    if about.get("n_inner") not in (None, 4 * config.n_embd):
+        raise PretrainedError(f"{folder.name}: n_inner is {about['n_inner']!r}, the book's GPT has 4 n_embd")
+    return config
+
+
+def _gpt2_weights(file, config, place) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors under our names: without the prefix, without masks, linear layers the other way round.
+
+    GPT-2 keeps the weights of its linear layers as (in, out), ours are (out, in), as torch has them.
+    """
+    keys = {key.removeprefix("transformer."): key for key in file.keys()}  # noqa: SIM118 - the file is no dictionary
+    head = keys.pop("lm_head.weight", None)
+    if not config.tied and head is not None:
+        yield "lm_head.weight", file.get_tensor(head)
+    elif head is not None:
+        embedding = keys.setdefault("wte.weight", head)
+        if not torch.equal(file.get_tensor(head), file.get_tensor(embedding)):
+            raise PretrainedError(
+                f"{place}: lm_head.weight differs from wte.weight, and config.json says they are tied"
+            )
+    for name, key in keys.items():
+        if not MASKS.search(name):
+            tensor = file.get_tensor(key)
+            yield name, tensor.T if TRANSPOSED.search(name) and tensor.dim() == 2 else tensor
+
+
+# GPT-2 from the hub ---------------------------------------------------------------------------------------------------
+
+REPO, FORMER = "openai-community/gpt2", "gpt2"  # the same repository, under its name of before 2024
+REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
+PINNED = {
+    "model.safetensors": "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
+    "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+FILES = ("config.json", *PINNED)
+NEEDED = ("config.json", "model.safetensors")
+PROBE_SECONDS = 5.0
+
+_unreachable: dict[str, str] = {}  # address of a hub -> what went wrong: one wait a process is enough
+
+
+def _client():
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ImportError(f"GPT-2 comes through the package huggingface_hub, which is missing: {INSTALL}") from None
+    return huggingface_hub
+
+
+def _hub_folder() -> tuple[Path, str]:
+    """A folder with GPT-2's files, out of the hub's own cache or downloaded into it, and where it came from."""
+    folder = _cached_folder()
+    if folder is not None:
+        _check_hashes(folder)
+        return folder, "the hub's cache"
+    hub = _client()
+    revision = _ask_hub()
+    assets.say(f"fetching {REPO} from the hub, half a gigabyte")
+    try:
+        paths = [Path(hub.hf_hub_download(REPO, name, revision=revision)) for name in FILES]
+    except Exception as error:  # of the client's several families, and of the two libraries under it
+        raise PretrainedError(f"{REPO} could not be fetched from the hub: {_line(error)}") from None
+    _check_hashes(paths[0].parent)
+    return paths[0].parent, "the hub"
+
+
+def _line(error):
+    """The first line of an error, or what it is called."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _cached_folder() -> Path | None:
+    hub = _client()
+    for repo in (REPO, FORMER):
+        for revision in (REVISION, "main"):
+            found = [hub.try_to_load_from_cache(repo, name, revision=revision) for name in NEEDED]
+            if all(isinstance(path, str) for path in found):
+                return Path(found[0]).parent
+    return None
+
+
+def _ask_hub() -> str:
+    """The revision to fetch, if the hub answers for it in PROBE_SECONDS; PretrainedError says why not.
+
+    The client itself goes on trying an address for half a minute. So a thread asks once, and is left behind when the
+    time is over.
+    """
+    hub = _client()
+    endpoint = hub.constants.ENDPOINT
+    if assets.offline() or hub.constants.HF_HUB_OFFLINE:
+        setting = "GPTBOOK_OFFLINE" if assets.offline() else "HF_HUB_OFFLINE"
+        raise PretrainedError(f"{REPO} is not in the hub's cache, and {setting} is set: unset it")
+    # A hub that the reader names has what it has; at the public one the bytes are known.
+    revision = "main" if os.environ.get("HF_ENDPOINT") else REVISION
+    if endpoint not in _unreachable:
+        result = [f"no answer within {PROBE_SECONDS:g} seconds"]
+
+        def ask():
+            try:
+                url = hub.hf_hub_url(REPO, NEEDED[-1], revision=revision)
+                answer = hub.get_hf_file_metadata(url, timeout=PROBE_SECONDS)
+                result[0] = "" if answer.commit_hash and answer.etag else "what answers there is no hub"
+            except Exception as error:
+                result[0] = _line(error)
+
+        thread = threading.Thread(target=ask, daemon=True, name="gptbook-probe")
+        thread.start()
+        thread.join(PROBE_SECONDS)
+        _unreachable[endpoint] = result[0]
+    if _unreachable[endpoint]:
+        raise PretrainedError(
+            f"{REPO} cannot be had from the hub ({_unreachable[endpoint]}): "
+            f"give a folder that holds it, or load('smollm2')"
+        )
+    return revision
+
+
+def _check_hashes(folder):
+    """That the files are the ones pinned above, or else the ones whose hash the hub named: it calls a file by it."""
+    for path in (folder / name for name in FILES if (folder / name).is_file()):
+        expected = PINNED.get(path.name) if folder.name == REVISION else None
+        expected = expected or path.resolve().name
+        content = path.read_bytes() if re.fullmatch("[0-9a-f]{40}", expected) else b""
+        if content:  # git's own hash, of small files
+            found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        elif re.fullmatch("[0-9a-f]{64}", expected):
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            continue
+        if found != expected:
+            raise PretrainedError(f"{path.name} in the hub's cache has another hash than it should: delete {folder}")
