@@ -41,6 +41,10 @@ ANOTHER_TEXT = (
     "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
     "holds for that one alone is not asserted."
 )
+DASHES = (
+    f"A dash ({prose.ABSENT}) stands for each number of a page that was not run, because a file that it needs could "
+    "not be had. That page says which."
+)
 EARLIER = (
     "This page computes with the book's own text, and that has changed since the computation. What its cells show "
     "belongs to the earlier text, until `mkdocs build` runs them again."
@@ -64,6 +68,8 @@ class Build:
         self.notes: dict[str, list[str]] = {}  # claim -> what the reader must know of the data behind it
         self.problems: list[str] = []
         self.warned: list[str] = []  # what the outputs of pages are warned of, line by line
+        self.assets: dict[str, dict] = {}  # what came of fetching the assets that pages need (dependencies.assets)
+        self.absent = False  # a page was not run for want of an asset: its claims are missing everywhere
         self.broken = False  # a page did not run: what others miss of it is no news
         self.earlier = False  # the book's own text has changed, and an earlier state of it serves
 
@@ -81,6 +87,7 @@ class Build:
 
 
 serving = False
+_asked: set[str] = set()  # assets for which a server has turned to the network: once is enough
 build: Build  # set for each build by on_files
 
 
@@ -118,13 +125,14 @@ def on_files(files, config):
     global build
     build = Build(config)
     sources = [f for f in files if f.src_uri.endswith(".py") and f.is_documentation_page()]
-    pages = _run([Path(f.abs_src_path) for f in sources])
+    pages = _run([Path(f.abs_src_path) for f in sources], _needs(sources))
     for file, page in zip(sources, pages, strict=True):
         if page.problem:
             build.problems.append(page.problem)
         file.book_page, file.book_source = page, page.path.read_text(encoding="utf-8")
     log.info("%d of %d pages ran", sum(page.ran for page in pages), len(pages))
     build.broken = any(page.problem for page in pages)
+    build.absent = any(page.missing for page in pages)
     if build.broken:
         build.settle()  # whatever else is wrong may follow from this
 
@@ -143,8 +151,20 @@ def on_files(files, config):
     return files
 
 
-def _run(paths: list[Path]) -> list[execute.Page]:
-    runner = execute.Runner(build.root, build.cache, timeout=float(build.extra.get("cell_timeout", 900)), say=log.info)
+def _needs(sources) -> dict[Path, list[str]]:
+    """The assets that each page needs, as `extra.needs` has them."""
+    paths = {file.src_uri: Path(file.abs_src_path) for file in sources}
+    needs = build.extra.get("needs") or {}
+    build.problems += [
+        f"mkdocs.yml: extra.needs names {page!r}, which is no page with code: delete it"
+        for page in needs.keys() - paths
+    ]
+    return {paths[page]: list(names) for page, names in needs.items() if page in paths}
+
+
+def _run(paths: list[Path], needs: dict[Path, list[str]]) -> list[execute.Page]:
+    timeout = float(build.extra.get("cell_timeout", 900))
+    runner = execute.Runner(build.root, build.cache, timeout=timeout, say=log.info, assets=needs)
     names = {*build.extra.get("corpora", ()), *runner.corpora(paths), *runs.corpora(build.cache)}
     world = dependencies.World(dependencies.sources(build.root))
     if serving:  # an edit of prose must not train a model
@@ -161,7 +181,22 @@ def _run(paths: list[Path]) -> list[execute.Page]:
         build.settle()
         blocked = str(error)
     world.texts = runs.kept_text(build.cache)  # what the model has read, whatever was typed while it was trained
-    return runner.run(paths, world, blocked)
+    return runner.run(paths, world, blocked, _missing(runner.wanted(paths, world)))
+
+
+def _missing(names: set[str]) -> set[str]:
+    """Those assets that cannot be had; the others are fetched where they are not at hand."""
+    env = dependencies.environment(build.root, build.cache)
+    if serving and names <= _asked:  # an edit does not wait for the network
+        env["GPTBOOK_OFFLINE"] = "1"
+    build.assets = dependencies.assets(sorted(names), build.root, env)
+    _asked.update(names)
+    for name, asset in build.assets.items():
+        if not asset["known"]:
+            build.problems.append(f"mkdocs.yml: extra.needs: {asset['problem']}")
+        else:
+            log.info("asset %s: %s", name, asset["problem"] or f"from {asset['source']}")
+    return {name for name, asset in build.assets.items() if asset["known"] and asset["problem"]}
 
 
 def _corpora(names: set[str], texts: Path | None) -> dict[str, str | None]:
@@ -196,7 +231,7 @@ def _what_pages_take(sources) -> list[dict]:
         number = re.match(r"\d+", Path(page).name)
         for unit, value in (("minutes", _minutes(file.book_page)), ("seconds", file.book_page.seconds)):
             total[unit] += value
-            if number:
+            if number and not (unit == "seconds" and file.book_page.missing):
                 measured[f"{unit}_{number[0]}"] = page, value
     measured |= {f"{unit}_all": ("index", value) for unit, value in total.items()}
     listed = []
@@ -229,7 +264,7 @@ def _check_solutions(sources) -> None:
     for file in sources:
         page = file.book_page
         for i, cell in enumerate(page.notebook.cells):
-            if "solution" not in cell.metadata.get("tags", []) or page.problem:
+            if "solution" not in cell.metadata.get("tags", []) or page.problem or page.missing:
                 continue
             verdicts = page.verdicts.get(i, [])
             failed = [verdict["name"] for verdict in verdicts if not verdict["passed"]]
@@ -266,7 +301,7 @@ def _write_notebook(file) -> None:
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # the same in every build
         if cell.cell_type == "markdown":
-            text, _ = prose.fill(cell.source, build.claims, escape=False)
+            text, _ = prose.fill(cell.source, build.claims, escape=False, absent=build.absent)
             cell.source = re.sub(r"(?<=\]\()([\w./-]+)\.(?:py|md)(?=[#)])", _published, text)
     name = Path(file.src_uri).with_suffix(".ipynb")
     target, file.book_download = build.cache / "pages" / name, build.cache / "downloads" / name
@@ -334,7 +369,10 @@ def on_page_markdown(markdown, page, config, files):
     if ran is None:
         text = _prose(markdown, build.name(page.file), Path(page.file.abs_src_path).read_text(encoding="utf-8"))
         notes = dict.fromkeys(note for name in prose.quoted(markdown) for note in build.notes.get(name, ()))
-        return prose.after_opening(text, _notes(notes)) if notes else text
+        boxes = [_notes(notes)] if notes else []
+        if build.absent and not build.claims.keys() >= set(prose.quoted(markdown)):
+            boxes.append(f'!!! note "Numbers are missing"\n\n    {DASHES}')
+        return prose.after_opening(text, "\n\n".join(boxes)) if boxes else text
     parts = []
     for i, cell in enumerate(ran.notebook.cells):
         if cell.cell_type == "markdown":
@@ -365,7 +403,7 @@ def _prose(text: str, name: str, source: str, escape: bool = True) -> str:
             f"{where(position)}: the bare number {number}: record it as a claim and write {{{{ name }}}}, "
             f"or give a reason in hooks/exceptions.toml"
         )
-    filled, problems = prose.fill(text, build.claims, escape=escape)
+    filled, problems = prose.fill(text, build.claims, escape=escape, absent=build.absent)
     build.problems += [f"{name}: {problem}" for problem in problems if not build.broken]
     return filled
 
@@ -380,9 +418,10 @@ def _what_it_takes(ran: execute.Page) -> str:
     """A line under the title: minutes to read, seconds to run; and what the reader must know of the page's data."""
     minutes = _minutes(ran)
     seconds = "less than a second" if ran.seconds < 0.95 else _count(round(ran.seconds), "second")
-    parts = [
-        f"{_count(minutes, 'minute')} to read. The code ran in {seconds} when this page was built.\n{{ .book-takes }}"
-    ]
+    how = "did not run" if ran.missing else f"ran in {seconds}"
+    parts = [f"{_count(minutes, 'minute')} to read. The code {how} when this page was built.\n{{ .book-takes }}"]
+    if ran.missing:
+        parts.append(_without([build.assets[name] for name in ran.missing]))
     if ran.notes:
         parts.append(_notes(ran.notes))
     if build.earlier and dependencies.OWN in ran.texts:
@@ -391,6 +430,23 @@ def _what_it_takes(ran: execute.Page) -> str:
         block = "\n".join(f"    {line}" for line in ran.problem.splitlines())
         parts.append(f'!!! failure "This page does not run"\n\n    ```text\n{block}\n    ```')
     return "\n\n".join(parts)
+
+
+def _without(assets: list[dict]) -> str:
+    """The box of a page that was not run for want of these assets."""
+    titles = _listed([asset["title"] for asset in assets])
+    files = _listed([f"`FOLDER/assets/{asset['filename']}`" for asset in assets])
+    it, which = ("them", "which are") if len(assets) > 1 else ("it", "which is")
+    return (
+        f'!!! warning "This page was not run"\n\n    It needs {titles}, {which} not on the machine that built this '
+        f"site and could not be fetched. So the code stands here without its outputs, and a dash ({prose.ABSENT}) "
+        f"stands for each number that it computes. To supply {it} by hand, put {files} on that machine, set "
+        f"`GPTBOOK_DATA=FOLDER`, and build again."
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _minutes(ran: execute.Page) -> int:
@@ -424,7 +480,7 @@ def on_pre_page(page, config, files):
 
     def warn(text):
         build.warned.append(text)
-        if not ran.problem:  # of a page that did not run to its end, much is missing
+        if not (ran.problem or ran.missing):  # of a page that did not run to its end, much is missing
             log.warning("%s: %s", build.name(page.file), text)
 
     def rendered(config, files):

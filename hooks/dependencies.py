@@ -3,6 +3,9 @@
 A page (or the step that trains the shared models) runs in a process of its own.  At its end PROBE runs there and says
 which modules of the package it imported, which texts it loaded, and which trained models: like the file of
 dependencies that a compiler writes.  `World` is the same three things as they are now.
+
+It also says which assets it used, the files from outside.  Their bytes need no mark of their own: the package holds
+the sha256 of each in a module that the process imported.  They only have to be there when a page runs.
 """
 
 import hashlib
@@ -44,6 +47,7 @@ def _probe():
 
     modules = {{n: m for n, m in list(sys.modules.items()) if n.partition(".")[0] == "{PACKAGE}"}}
     corpora, recipes = modules.get("{PACKAGE}.corpora"), modules.get("{PACKAGE}.recipes")
+    assets = modules.get("{PACKAGE}.assets")
     texts, notes = dict(getattr(corpora, "loaded", {{}})), []
     for name in texts:
         try:
@@ -59,6 +63,7 @@ def _probe():
         "sources": sorted(f for m in modules.values() if (f := getattr(m, "__file__", None))),
         "corpora": texts,
         "runs": dict(getattr(recipes, "loaded_runs", {{}})),
+        "assets": dict(getattr(assets, "loaded", {{}})),
         "notes": sorted(set(filter(None, notes))),
     }}))
 
@@ -76,6 +81,24 @@ for name in json.loads(sys.argv[1]):
         found[name] = corpora.load(name).sha256
     except ValueError:
         found[name] = None
+print(json.dumps(found))
+"""
+
+_FETCH_ASSETS = f"""
+import json, sys
+from {PACKAGE} import assets
+
+found = {{}}
+for name in json.loads(sys.argv[1]):
+    known = assets.KNOWN.get(name)
+    found[name] = {{"known": known is not None, "source": "", "problem": ""}}
+    if known:
+        found[name] |= {{"title": known.title, "filename": known.filename}}
+    try:
+        assets.fetch(name)
+        found[name]["source"] = assets.source(name)
+    except assets.AssetError as error:
+        found[name]["problem"] = str(error)
 print(json.dumps(found))
 """
 
@@ -152,6 +175,19 @@ def corpora(names: list[str], root: Path, env: dict[str, str]) -> dict[str, str 
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def assets(names: list[str], root: Path, env: dict[str, str]) -> dict[str, dict]:
+    """Name -> what came of fetching it: `known` (whether there is such an asset), `source`, and `problem` in a line, ""
+    where it is at hand; `title` and `filename` of a known one.
+    """
+    if not names:
+        return {}
+    command = [sys.executable, "-c", _FETCH_ASSETS, json.dumps(sorted(names))]
+    done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    if done.returncode:  # as above
+        return {}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def codes(root: Path, env: dict[str, str]) -> dict[str, list[str]]:
     """Exercise -> the code that its passed check prints, and the mark by which the site knows that code."""
     command = [sys.executable, "-c", _CODES]
@@ -171,6 +207,7 @@ def needs(probed: dict, world: World, root: Path) -> dict:
         "sources": {path: world.sources.get(path, "new") for path in used},
         "corpora": probed["corpora"],
         "runs": probed["runs"],
+        "assets": probed["assets"],
     }
 
 

@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,14 +57,22 @@ class Page:
     machine: str = ""  # on which it ran
     when: str = ""  # the day on which it ran, YYYY-MM-DD
     ran: bool = False  # in this build
+    missing: list[str] = field(default_factory=list)  # assets for want of which it was not run
     problem: str = ""  # why it did not run to its end
 
 
 class Runner:
-    """Runs pages, at most `workers` at a time; a cell that takes more than `timeout` seconds counts as hanging."""
+    """Runs pages, at most `workers` at a time; a cell that takes more than `timeout` seconds counts as hanging.
 
-    def __init__(self, root: Path, cache: Path, workers: int = 2, timeout: float = 900, say=lambda line: None):
+    `assets` says which assets each page needs.
+    """
+
+    def __init__(
+        self, root: Path, cache: Path, workers: int = 2, timeout: float = 900, say=lambda line: None,
+        assets: dict[Path, list[str]] | None = None,
+    ):  # fmt: skip
         self.root, self.cache, self.workers, self.timeout, self.say = root.resolve(), cache, workers, timeout, say
+        self.assets = assets or {}
         self.fixed = [
             FORMAT, sys.version, platform.machine(), versions(), FIXED, ONE_THREAD, _startup(),
         ]  # fmt: skip
@@ -73,23 +82,35 @@ class Runner:
         entries = (self._entry(path, _read(path)) for path in paths)
         return {name for entry in entries if entry for name in entry["needs"]["corpora"]}
 
-    def run(self, paths: list[Path], world: World, blocked: str = "") -> list[Page]:
+    def wanted(self, paths: list[Path], world: World) -> set[str]:
+        """The assets that the pages need which have to be run."""
+        return {
+            name
+            for path in paths
+            if self.assets.get(path) and not self._remembered(path, _read(path), world)[0]
+            for name in self.assets[path]
+        }
+
+    def run(self, paths: list[Path], world: World, blocked: str = "", missing: Collection[str] = ()) -> list[Page]:
         """The pages with their outputs, remembered or made now.
 
         A page that fails comes back with its `problem` and the outputs up to there; the others are run to their end.
-        Where `blocked` gives a reason, nothing is run, and the pages that would have to be have that problem.
+        Where `blocked` gives a reason, nothing is run, and the pages that would have to be have that problem. A page
+        that needs one of the `missing` assets is not run either, and comes back without outputs.
         """
-        return asyncio.run(self._run_all(paths, world, blocked))
+        return asyncio.run(self._run_all(paths, world, blocked, missing))
 
-    async def _run_all(self, paths: list[Path], world: World, blocked: str) -> list[Page]:
+    async def _run_all(self, paths: list[Path], world: World, blocked: str, missing: Collection[str]) -> list[Page]:
         places = asyncio.Semaphore(self.workers)
 
         async def one(path: Path) -> Page:
             notebook = _read(path)
-            entry = self._entry(path, notebook)
-            files = self._files(path, notebook, entry) if entry and world.unchanged(entry["needs"]) else None
-            if files is not None:
+            entry, files = self._remembered(path, notebook, world)
+            if entry:
                 return self._page(path, notebook, entry, files=files)
+            if lacking := [name for name in self.assets.get(path, ()) if name in missing]:
+                self.say(f"{self._name(path)} is shown without outputs: {', '.join(lacking)} cannot be had")
+                return Page(path, notebook, missing=lacking)
             if blocked:
                 return Page(path, notebook, problem=blocked)
             async with places:
@@ -110,17 +131,20 @@ class Runner:
         except (OSError, ValueError):
             return None
 
-    def _files(self, path: Path, notebook, entry: dict) -> dict[str, bytes] | None:
-        """The files of a remembered page, or None where one is lost or damaged: then the page must run again."""
+    def _remembered(self, path: Path, notebook, world: World) -> tuple[dict, dict[str, bytes]] | tuple[None, None]:
+        """The page's entry and its files, if what it depends on is still the same, and none of the files is lost."""
+        entry = self._entry(path, notebook)
+        if not entry or not world.unchanged(entry["needs"]):
+            return None, None
         folder, files = self._entry_path(path, notebook).with_suffix(""), {}
         for name in entry.get("files", ()):
             try:
                 files[name] = (folder / name).read_bytes()
             except OSError:
-                return None
+                return None, None
             if not _is_of(name, files[name]):
-                return None
-        return files
+                return None, None
+        return entry, files
 
     def _remember(self, path: Path, notebook, entry: dict, files: dict[str, bytes]) -> None:
         target = self._entry_path(path, notebook)
@@ -197,10 +221,16 @@ class Runner:
             entry |= {"notes": probed["notes"], "machine": probed["machine"], "needs": needs(probed, world, self.root)}
             wrong = json.loads(_said(shapes))
             unknown = [name for name in probed["runs"] if name not in world.runs]
+            unnamed = [name for name in probed["assets"] if name not in self.assets.get(path, ())]
             if unknown:
                 problem = (
                     f"{self._name(path)} uses the trained model {unknown[0]!r}, which the build did not make: "
                     f"add it to extra.runs in mkdocs.yml"
+                )
+            elif unnamed:  # on this machine it was at hand
+                problem = (
+                    f"{self._name(path)} uses the asset {unnamed[0]!r}, which extra.needs in mkdocs.yml does not name "
+                    f"for it: add it there"
                 )
             elif wrong:  # where the page itself caught the error, or never came to the comment
                 problem = "\n".join(

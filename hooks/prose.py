@@ -86,10 +86,14 @@ def bare_numbers(text: str, exceptions: Exceptions) -> list[tuple[int, str]]:
     return [(match.start(), match[0]) for match in _NUMBER.finditer(prose) if _BARE.search(match[0])]
 
 
-def fill(text: str, claims: dict[str, object], *, escape: bool = True) -> tuple[str, list[str]]:
+ABSENT = "–"  # in the place of a claim that a page did not record because it could not be run
+
+
+def fill(text: str, claims: dict[str, object], *, escape: bool = True, absent: bool = False) -> tuple[str, list[str]]:
     """The text with every `{{ name:format }}` outside code and maths filled, and one line for each that cannot be.
 
-    A text claim keeps its characters: with `escape`, nothing in it works as Markdown or HTML.
+    A text claim keeps its characters: with `escape`, nothing in it works as Markdown or HTML. With `absent`, a claim
+    that nobody recorded is a dash and no problem.
     """
     problems = []
 
@@ -97,6 +101,8 @@ def fill(text: str, claims: dict[str, object], *, escape: bool = True) -> tuple[
         if match["name"] is None:
             return match[0]
         name, spec = match["name"], (match["format"] or "").strip()
+        if name not in claims and absent:
+            return ABSENT
         if name not in claims:
             problems.append(f"no cell records the claim {name!r} that {match[0]} asks for")
             return match[0]

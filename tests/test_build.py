@@ -4,13 +4,17 @@ The fixture book has a package `gptbook` of a few lines, so that its model can b
 one finished build, outputs remembered and all, changes one thing, and builds again.
 """
 
+import contextlib
+import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -235,6 +239,32 @@ from gptbook.claims import claim
 claim("own_letters", recipes.trained("own").letters)
 '''
 
+ASSET_PAGE = '''# %% [markdown]
+r"""
+# From outside
+
+This page reads a table. It has {{ table_rows }} rows, of {{ width }}, in {{ seconds_05:.1f}} seconds.
+"""
+
+# %%
+from gptbook import assets
+from gptbook.claims import claim
+
+claim("table_rows", len(assets.fetch("table").read_text().splitlines()))
+print("the rows", assets.source("table"))
+
+# %% alt="A square of {{ table_rows }} rows." caption="A *square* of {{ table_rows }} rows."
+from IPython.display import SVG, display
+
+display(SVG('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><rect width="9" height="9"/></svg>'))
+
+# %% tags=["solution"]
+from gptbook import exercises
+
+exercises.check("sum", lambda a, b: a + b)
+'''
+TABLE = b"one\ntwo\n"
+
 REPORT_PAGE = """# Report
 
 The text has {{ letters }} letters.
@@ -317,7 +347,7 @@ def first(tmp_path_factory):
     for name, text in files.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
-    for module in ("claims.py", "corpora.py", "exercises/codes.py"):
+    for module in ("assets.py", "claims.py", "corpora.py", "exercises/codes.py"):
         shutil.copy(ROOT / "gptbook" / module, root / "gptbook" / module)
     with pytest.MonkeyPatch.context() as patch:
         _alone(patch, root)
@@ -787,6 +817,184 @@ def test_prose_typed_while_a_model_is_trained_waits_for_the_next_build(own):
     assert trainings(own) == 2  # the page trained none
     assert letters(built) == letters(build(own)) + len("One") - len("A")
     assert trainings(own) == 3
+
+
+# A page that needs something from outside -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(book):
+    """The book with a page that needs an asset which cannot be had, and a home page that quotes it; not built."""
+    address = "http://127.0.0.1:9/table"
+    known = f"""
+KNOWN = {{
+    "table": Asset(
+        title="the table", url={address!r}, sha256={hashlib.sha256(TABLE).hexdigest()!r}, size={len(TABLE)},
+        filename="table.txt", package="absent==1", member="table.txt",
+    )
+}}
+"""
+    with (book / "gptbook" / "assets.py").open("a", encoding="utf-8") as file:
+        file.write(known)
+    (book / "docs" / "05_asset.py").write_text(ASSET_PAGE, encoding="utf-8")
+    edit(
+        book,
+        "docs/index.md",
+        "* Add.",
+        "The table: {{ table_rows }} rows, {{ minutes_05 }} min, {{ share:.0%}}.\n\n* Add.",
+    )
+    edit(book, "mkdocs.yml", "extra: {", "extra: {needs: {05_asset.py: [table]}, ")
+    return book
+
+
+def supply(book, monkeypatch):
+    path = book / "by-hand" / "assets" / "table.txt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(TABLE)
+    monkeypatch.setenv("GPTBOOK_DATA", str(book / "by-hand"))
+
+
+def text_of(built: Built, page: str) -> str:
+    return " ".join(BeautifulSoup(built.html(page), "html.parser").get_text().split())
+
+
+def test_a_page_without_its_asset_is_shown_without_outputs(outside):
+    """If this fails, the book cannot be built where one file cannot be had, or shows a page with holes and no word."""
+    built = build(outside)
+    assert built.passed, built.log
+    assert built.ran == ["03_data.py"]  # it alone imports what was edited
+    page = text_of(built, "05_asset")
+    assert "This page was not run" in page
+    assert "It needs the table, which is not on the machine" in page
+    assert "put FOLDER/assets/table.txt on that machine, set GPTBOOK_DATA=FOLDER" in page
+    assert "The code did not run when this page was built." in page
+    assert "It has – rows, of 3, in – seconds." in page
+    assert "exercises.check" in page
+    soup = BeautifulSoup(built.html("05_asset"), "html.parser")
+    assert not soup.select(".output, figure")
+    assert len(soup.select(".cell")) == 3
+    notebook = nbformat.read(outside / "site" / "05_asset" / "05_asset.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    assert "It has – rows, of 3" in notebook.cells[1].source
+    assert re.search(r"The table: – rows, [1-9]\d* min, 25%\.", text_of(built, ""))
+    assert "Numbers are missing" in built.html("")
+    assert "Numbers are missing" not in built.html("04_report")
+    assert "not run" not in built.html("01_model") + built.html("03_data")
+    claims = json.loads((outside / "site" / "claims.json").read_text(encoding="utf-8"))["claims"]
+    assert {c["name"] for c in claims if c["page"] == "05_asset"} == {"minutes_05"}
+    lines = [line for line in built.log.splitlines() if "table" in line]
+    assert len(lines) == 2
+    assert lines[0].startswith("asset table: the table: not on this machine, and GPTBOOK_OFFLINE is set")
+    assert lines[1] == "docs/05_asset.py is shown without outputs: table cannot be had"
+
+
+def test_a_page_runs_once_its_asset_can_be_had(outside, monkeypatch):
+    """If this fails, a page that was once shown without outputs stays so. Control: with the asset, no dash is there."""
+    assert "05_asset.py" not in build(outside).ran
+    supply(outside, monkeypatch)
+    built = build(outside)
+    assert built.passed, built.log
+    assert built.ran == ["05_asset.py"]
+    assert "asset table: from GPTBOOK_DATA" in built.log
+    page = text_of(built, "05_asset")
+    assert "It has 2 rows, of 3, in 0." in page
+    assert "the rows GPTBOOK_DATA" in page
+    assert "–" not in page + text_of(built, "")
+    assert "not run" not in page
+    assert "Numbers are missing" not in built.html("")
+    assert 'aria-label="A square of 2 rows."' in built.html("05_asset")
+    monkeypatch.delenv("GPTBOOK_DATA")
+    again = build(outside)  # what was computed is as right as before
+    assert again.passed, again.log
+    assert again.ran == []
+    assert "asset table" not in again.log
+    assert text_of(again, "05_asset") == page
+
+
+def test_another_asset_runs_its_page_again(outside, monkeypatch):
+    """If this fails, a page shows what it computed from other bytes than the package asks for."""
+    supply(outside, monkeypatch)
+    assert "05_asset.py" in build(outside).ran
+    more = b"one\ntwo\nthree\n"
+    edit(outside, "gptbook/assets.py", hashlib.sha256(TABLE).hexdigest(), hashlib.sha256(more).hexdigest())
+    built = build(outside)
+    assert built.passed, built.log
+    assert "It has – rows" in text_of(built, "05_asset")
+    (outside / "by-hand" / "assets" / "table.txt").write_bytes(more)
+    built = build(outside)
+    assert built.ran == ["05_asset.py"]
+    assert "It has 3 rows" in text_of(built, "05_asset")
+
+
+def test_an_asset_that_the_configuration_does_not_name_ends_the_build(outside, monkeypatch):
+    """If this fails, a build passes on the machine that has the file and fails on the next."""
+    supply(outside, monkeypatch)
+    edit(outside, "mkdocs.yml", "05_asset.py: [table]", "02_plain.py: [table]")
+    built = build(outside, strict=False)
+    assert not built.passed
+    assert "docs/05_asset.py uses the asset 'table', which extra.needs in mkdocs.yml does not name for it" in built.log
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        (
+            "{05_asset.py: [table, tabel]}",
+            "mkdocs.yml: extra.needs: there is no asset named 'tabel': the names are table",
+        ),
+        ("{05_asset.py: [table], 06_gone.py: [table]}", "mkdocs.yml: extra.needs names '06_gone.py', which is no page"),
+    ],
+)
+def test_a_slip_in_the_names_of_assets_ends_the_build(outside, needs, message):
+    """If this fails, a page is shown without outputs for ever because of a slip of the pen."""
+    edit(outside, "mkdocs.yml", "{05_asset.py: [table]}", needs)
+    built = build(outside, strict=False)
+    assert not built.passed
+    assert message in built.log
+
+
+def test_a_slip_in_a_page_that_is_not_run_ends_the_build(outside):
+    """If this fails, prose that nobody could run is not looked at either."""
+    edit(outside, "docs/05_asset.py", "reads a table", "reads 3.5 tables")
+    built = build(outside, strict=False)
+    assert not built.passed
+    assert "docs/05_asset.py, line 5: the bare number 3.5" in built.log
+
+
+def test_a_server_asks_the_network_once(outside, monkeypatch):
+    """If this fails, each edit under `mkdocs serve` waits for a network that is not there."""
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    asked.append(connection)
+                    connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        edit(outside, "gptbook/assets.py", "127.0.0.1:9/", f"127.0.0.1:{port}/")
+        for file in ("gptbook/assets.py", "docs/05_asset.py"):  # a name that no other server of this process asked for
+            edit(outside, file, '"table"', '"sheet"')
+        edit(outside, "mkdocs.yml", "[table]", "[sheet]")
+        monkeypatch.delenv("GPTBOOK_OFFLINE")
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # for the text that another page looks for
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+        served = [build(outside, command="serve") for _ in range(2)]
+        assert all(page.passed for page in served), served[1].log
+        assert len(asked) == 1
+        assert (
+            "could not be fetched from 127.0.0.1 (ConnectionError), nor out of the package absent==1" in served[0].log
+        )
+        assert "shown without outputs" in served[1].log
+        build(outside)
+        assert len(asked) == 2  # the control
 
 
 # What ends a strict build ---------------------------------------------------------------------------------------------
