@@ -190,6 +190,8 @@ SMOLLM2_PATTERN = (  # GPT-2's, after each digit has been set apart: it takes no
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
 )
 
+REMEMBERED = 2**16  # chunks whose ids a tokenizer keeps
+
 
 def _byte_order() -> list[int]:
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -352,6 +354,8 @@ class BPETokenizer(_Tokenizer):
         if not text:
             raise ValueError("an empty text has no pieces to make a vocabulary of")
         special = list(special)
+        if len(set(special)) < len(special):
+            raise ValueError(f"special tokens must be distinct, got {special}")
         if isinstance(vocab_size, bool) or not isinstance(vocab_size, int):
             raise TypeError(f"vocab_size must be a whole number, got {vocab_size!r}")
         if vocab_size < 256 + len(special):
@@ -444,7 +448,7 @@ class BPETokenizer(_Tokenizer):
             known = self._cache.get(chunk)
             if known is None:
                 known = self._encode_chunk(chunk)
-                if len(self._cache) >= 2**16:
+                if len(self._cache) >= REMEMBERED:
                     self._cache.clear()
                 if len(chunk) <= 64:  # words come again; what is longer would only fill the memory
                     self._cache[chunk] = known
