@@ -20,3 +20,16 @@ def tiny_config():
     from gptbook.model import GPTConfig
 
     return GPTConfig(vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=12)
+
+
+@pytest.fixture(scope="session")
+def smollm2_file():
+    """The weights of SmolLM2, fetched if need be: the one thing for which tests turn to the network."""
+    from gptbook import assets
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GPTBOOK_OFFLINE", raising=False)
+        try:
+            return assets.fetch("smollm2")
+        except assets.AssetError as error:
+            pytest.skip(f"this needs the weights of SmolLM2: {error}")
