@@ -490,6 +490,12 @@ tokenizer = trained.tokenizer
 tokens = torch.tensor(tokenizer.encode(trained.corpus.text))  # (N,)
 train, validation = data.split(tokens)
 
+
+def within(low, high):
+    """Bounds for a number of this text; nothing is known of another text's."""
+    return (low, high) if trained.corpus.name == "tinyshakespeare" else None
+
+
 shape = {"vocab_size": 65, "block_size": 16, "n_layer": 2, "n_head": 4, "n_embd": 64}
 losses, texts = {}, {}
 for positions in (True, False):
@@ -505,8 +511,8 @@ for positions in (True, False):
     texts[positions] = [tokenizer.decode(row[1:]) for row in written]
 
 gap = losses[False] - losses[True]
-claim("order_text_with", losses[True], expected=(2.0, 2.4), kind="statistical")
-claim("order_text_gap", gap, expected=(0.05, 0.3), kind="statistical")
+claim("order_text_with", losses[True], expected=within(2.0, 2.4), kind="statistical")
+claim("order_text_gap", gap, expected=within(0.05, 0.3), kind="statistical")
 print(f"with positions:    validation loss {losses[True]:.3f} nats")
 print(f"without positions: validation loss {losses[False]:.3f} nats")
 
@@ -531,7 +537,10 @@ for positions in (True, False):
     words = " ".join(texts[positions]).lower().split()
     real[positions] = sum(word in known for word in words) / len(words)
 claim(
-    "order_words_gap", real[True] - real[False], expected=(0.05, 1), kind="statistical"
+    "order_words_gap",
+    real[True] - real[False],
+    expected=within(0.05, 1),
+    kind="statistical",
 )
 print(f"with positions:    {real[True]:.0%} of the words occur in Shakespeare")
 print(f"without positions: {real[False]:.0%}")
@@ -565,9 +574,9 @@ def mean_at(matrix, low, high):
 learned_cosines, added_cosines = cosines(after), cosines(after - before)
 kept = F.cosine_similarity(before, after, dim=1).mean()
 near, far = mean_at(added_cosines, 1, 8), mean_at(added_cosines, 48, 63)
-claim("order_kept", kept, expected=(0.95, 1.0), kind="statistical")
-claim("order_added_near", near, expected=(0.03, None), kind="statistical")
-claim("order_added_far", far, expected=(None, -0.1), kind="statistical")
+claim("order_kept", kept, expected=within(0.95, 1.0), kind="statistical")
+claim("order_added_near", near, expected=within(0.03, None), kind="statistical")
+claim("order_added_far", far, expected=within(None, -0.1), kind="statistical")
 print(f"a vector and its own start, mean cosine     {kept:.3f}")
 print(f"what training added, places at most 8 apart {near:+.2f}")
 print(f"what training added, 48 or more apart       {far:+.2f}")
@@ -621,9 +630,11 @@ by_place = {
     "zero": loss_by_place(zeroed),
 }
 mean = {name: there.mean() for name, there in by_place.items()}
-claim("order_trained", mean["as trained"], expected=(1.5, 2.0), kind="statistical")
+claim(
+    "order_trained", mean["as trained"], expected=within(1.5, 2.0), kind="statistical"
+)
 for name in ("shuffled", "zero"):
-    claim(f"order_{name}", mean[name], expected=(2.5, None), kind="statistical")
+    claim(f"order_{name}", mean[name], expected=within(2.5, None), kind="statistical")
 claim("order_place_first", by_place["as trained"][0], kind="statistical")
 claim("order_place_late", by_place["as trained"][-32:].mean(), kind="statistical")
 for name in by_place:

@@ -322,7 +322,7 @@ for name, run in runs.items():
     claim(
         key + "_margin",
         bigram - s["val_loss"],
-        expected=(0.3, None),
+        expected=(0.3, None) if corpus.name == "tinyshakespeare" else None,
         kind="statistical",
     )
     claim(key + "_seconds", s["seconds"], kind="statistical")

@@ -222,6 +222,11 @@ _, validation = data.split(tokens)
 text = validation[: 3 * T].view(3, T)  # (B, T)
 
 
+def within(low, high):
+    """Bounds for a number of this text; nothing is known of another text's."""
+    return (low, high) if run.corpus.name == "tinyshakespeare" else None
+
+
 with evaluating(model):
     own = model(text)  # (B, T, V)
 
@@ -527,7 +532,12 @@ differences = []
 for (k, _), (wanted, _) in zip(kept.layers, fresh_cache.layers, strict=True):
     stale, wanted = k[:, :, 1:], wanted[:, :, :-1]  # the same tokens, one place apart
     differences.append(((stale - wanted).norm() / wanted.norm()).item())
-claim("cache_stale_least", min(differences), expected=(0.05, None), kind="statistical")
+claim(
+    "cache_stale_least",
+    min(differences),
+    expected=within(0.05, None),
+    kind="statistical",
+)
 for i, difference in enumerate(differences):
     print(f"block {i}: the keys are off by {difference:.0%} of their size")
 
@@ -585,7 +595,7 @@ gap = mean["drop the oldest"] - mean["whole window"]
 claim("cache_past_right", mean["whole window"], kind="statistical")
 claim("cache_past_again", mean["start again"], kind="statistical")
 claim("cache_past_wrong", mean["drop the oldest"], kind="statistical")
-claim("cache_past_gap", gap, expected=(0.3, None), kind="statistical")
+claim("cache_past_gap", gap, expected=within(0.3, None), kind="statistical")
 claim("cache_past_tokens", len(losses["whole window"]) * len(rows))
 display.table(
     [(name, f"{value:.2f}") for name, value in mean.items()],

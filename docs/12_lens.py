@@ -93,9 +93,17 @@ text, held_out = (
     "GREMIO:\nGood morrow, neighbour Baptista.",
     tokenizer.decode(validation),
 )
-if run.corpus.name != "tinyshakespeare":
+known = run.corpus.name == "tinyshakespeare"
+if not known:
     text = held_out[2000:2040]  # of another text, another piece
 assert text in held_out  # the model never saw it
+
+
+def within(low, high):
+    """Bounds for a number of this text; nothing is known of another text's."""
+    return (low, high) if known else None
+
+
 idx = torch.tensor([tokenizer.encode(text)])  # (B, T)
 
 seen = []
@@ -233,9 +241,10 @@ claim("looks_far", by_layer[-1], (by_layer.min(), None), None, "statistical")
 claim("looks_near", by_layer.min(), kind="statistical")
 claim("looks_near_layer", by_layer.argmin())
 claim("looks_alike", indifferent["distance"], kind="tolerance")
-assert found["1 back"].max() > 0.7
-assert found["line ends"].max() > 1.5
-assert found["punctuation"].max() > 1.3
+if known:
+    assert found["1 back"].max() > 0.7
+    assert found["line ends"].max() > 1.5
+    assert found["punctuation"].max() > 1.3
 
 # %% [markdown]
 r"""
@@ -260,13 +269,13 @@ for s in ranking:
 torch.testing.assert_close(previous, previous_token_score(w).mean(dim=1))
 baseline = previous_token_score(alike).item()
 above = sum(s.score > baseline for s in ranking)
-claim("previous_best", ranking[0].score, (0.7, 1), None, "statistical")
+claim("previous_best", ranking[0].score, within(0.7, 1), None, "statistical")
 claim(
     "previous_alike", baseline, sum(1 / n for n in range(2, 65)) / 63, 1e-6, "tolerance"
 )
 claim("previous_best_head", f"{ranking[0].layer}.{ranking[0].head}")
 claim("previous_above", above, kind="statistical")
-claim("previous_second", ranking[1].score, (0.4, 1), None, "statistical")
+claim("previous_second", ranking[1].score, within(0.4, 1), None, "statistical")
 claim("previous_second_head", f"{ranking[1].layer}.{ranking[1].head}")
 display.table(
     [
@@ -313,7 +322,7 @@ induction = lens.induction_scores(model, noise)
 chance = sum(1 / n for n in range(33, 65)) / 32
 claim("induction_best_head", f"{induction[0].layer}.{induction[0].head}")
 claim("induction_alike", chance, (0, 0.69315 / 32), None, "tolerance")
-claim("induction_best", induction[0].score, (0, chance), None, "statistical")
+claim("induction_best", induction[0].score, within(0, chance), None, "statistical")
 print(f"best of 16 heads   {induction[0].score:.3f}")
 print(f"indifferent head   {chance:.3f}")
 
@@ -352,9 +361,9 @@ for name, copies in (("noise", noise), ("text", lines)):
         loss_after(model, copies.roll(9, 0), copies),
     )
 change = {name: same - other for name, (_, same, other) in losses.items()}
-claim("copy_change_noise", change["noise"], 0, 0.1, "statistical")
-claim("copy_change_text", change["text"], 0, 0.2, "statistical")
-claim("copy_loss_noise", losses["noise"][1], (4.3, None), None, "statistical")
+claim("copy_change_noise", change["noise"], within(-0.1, 0.1), None, "statistical")
+claim("copy_change_text", change["text"], within(-0.2, 0.2), None, "statistical")
+claim("copy_loss_noise", losses["noise"][1], within(4.3, None), None, "statistical")
 display.table(
     [(name, *(f"{loss:.2f}" for loss in three)) for name, three in losses.items()],
     header=("", "first copy", "second copy", "second, after others"),
@@ -493,7 +502,7 @@ with torch.no_grad():
     entered = model.wte(idx) + model.wpe(torch.arange(len(text)))  # (B, T, C)
     bare = model.lm_head(stream[-1])  # (B, T, V): the final norm forgotten
 assert torch.equal(stream[0], entered)
-claim("lens_bare", (bare - logits).abs().max(), (1, None), None, "statistical")
+claim("lens_bare", (bare - logits).abs().max(), within(1, None), None, "statistical")
 print(
     f"{tuple(says.shape)}, and without the norm off by {(bare - logits).abs().max():.1f}"
 )
@@ -541,7 +550,8 @@ hits = (rank == 1).float().mean(dim=(1, 2))  # (n,)
 for layer in range(L + 1):
     claim(f"lens_loss_{layer}", layer_loss[layer], kind="statistical")
     claim(f"lens_hits_{layer}", hits[layer], kind="statistical")
-assert (layer_loss.diff() < 0).all(), "some layer makes the lens worse"
+if known:
+    assert (layer_loss.diff() < 0).all(), "some layer makes the lens worse"
 display.table(
     [
         (
@@ -563,8 +573,9 @@ fig, ax = display.figure(5.2, 2.9)
 ax.plot(range(L + 1), layer_loss, "o-", color=display.BLUE)
 rungs = ladder.ladder(tokens, tokenizer)
 loss_of = {rung.name: rung.loss for rung in rungs}
-assert layer_loss[0] > loss_of["unigram"] > layer_loss[1] > loss_of["bigram"]
-assert layer_loss[-1] < loss_of["trigram"]
+if known:
+    assert layer_loss[0] > loss_of["unigram"] > layer_loss[1] > loss_of["bigram"]
+    assert layer_loss[-1] < loss_of["trigram"]
 display.rungs(ax, rungs)
 ax.set_xticks(range(L + 1))
 ax.set_xlabel("layers read")
@@ -634,7 +645,7 @@ A number says why.
 # %%
 kept = F.cosine_similarity(model.wte.weight, start.wte.weight).mean()
 moved = tables["its change"].norm(dim=1).mean()
-claim("wte_kept", kept, (0.9, 1), None, "statistical")
+claim("wte_kept", kept, within(0.9, 1), None, "statistical")
 claim("wte_length", start.wte.weight.norm(dim=1).mean(), (128**0.5), 0.5, "statistical")
 claim("wte_moved", moved, kind="statistical")
 print(f"cosine of a row with its random start {kept:.3f}")
@@ -689,9 +700,17 @@ for name, table in tables.items():
         )
     )
 claim("letters_own", verdict["its change"][0], kind="statistical")
-claim("letters_own_rank", verdict["its change"][4], (1, 13.5), None, "statistical")
+claim(
+    "letters_own_rank", verdict["its change"][4], within(1, 13.5), None, "statistical"
+)
 claim("letters_vowels", verdict["unembedding"][1], kind="statistical")
-claim("letters_vowels_chance", verdict["unembedding"][3], (0, 50), None, "statistical")
+claim(
+    "letters_vowels_chance",
+    verdict["unembedding"][3],
+    within(0, 50),
+    None,
+    "statistical",
+)
 display.table(
     rows,
     header=("table", "own", "chance", "rank", "vowels", "chance"),
@@ -746,7 +765,7 @@ both = torch.stack((previous.flatten(), rise.flatten()))  # (2, 16)
 without_best = both[:, torch.arange(L * H) != order[0]]  # (2, 15)
 claim("ablation_first", names[0])
 claim("ablation_second", names[1])
-claim("ablation_most", rise.max(), (0.1, None), None, "statistical")
+claim("ablation_most", rise.max(), within(0.1, None), None, "statistical")
 claim("ablation_next", rise.flatten()[order[1]], kind="statistical")
 claim("ablation_correlation", torch.corrcoef(both)[0, 1], (-1, 1), None, "statistical")
 rest = torch.corrcoef(without_best)[0, 1]
@@ -755,7 +774,7 @@ by_score = [f"{s.layer}.{s.head}" for s in ranking]
 claim("ablation_first_rank", 1 + by_score.index(names[0]))
 claim("ablation_second_rank", 1 + by_score.index(names[1]))
 stand_in = rise[ranking[1].layer, ranking[1].head]
-claim("ablation_stand_in", stand_in, (0, rise.max() / 2), None, "statistical")
+claim("ablation_stand_in", stand_in, within(0, rise.max() / 2), None, "statistical")
 print(
     f"correlation of score and rise {torch.corrcoef(both)[0, 1]:.2f}, without {names[0]} {rest:.2f}"
 )
@@ -781,7 +800,13 @@ for a, b in (top_two, needed[:2], needed[1:3], needed[-2:]):
     rows.append(("{}.{} and {}.{}".format(*a, *b), *(f"{n:.2f}" for n in numbers)))
     if [a, b] == top_two:
         claim("ablation_added", added, kind="statistical")
-        claim("ablation_together", together, (added + 0.1, None), None, "statistical")
+        claim(
+            "ablation_together",
+            together,
+            within(added + 0.1, None),
+            None,
+            "statistical",
+        )
         claim("ablation_then", together - rise[a], kind="statistical")
 display.table(
     rows,

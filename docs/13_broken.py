@@ -65,6 +65,12 @@ held_out = validation[: 200 * T + 1]  # a stretch that is quick to measure
 claim("broken_held_out", len(held_out) - 1)
 rungs = ladder.ladder(tokens, tokenizer)
 rung = {rung.name: rung.loss for rung in rungs}
+known = corpus.name == "tinyshakespeare"
+
+
+def within(low, high):
+    """Bounds for a number of this text; nothing is known of another text's."""
+    return (low, high) if known else None
 
 
 def fresh(config=config):
@@ -322,15 +328,23 @@ fig.legend(
 )
 
 # %%
-claim("broken_right", loss["right"], (1.8, rung["bigram"]), kind="statistical")
-claim("broken_no_mask", loss["no mask"], (0.0, 0.5), kind="statistical")
-claim("broken_no_residual", loss["no residual"], (3.1, 3.5), kind="statistical")
-claim("broken_gap_no_positions", gap["no positions"], (0.0, 0.3), kind="statistical")
-claim("broken_gap_no_scale", abs(gap["no scale"]), (0.0, 0.1), kind="statistical")
-claim("broken_gain_no_layernorm", -gap["no LayerNorm"], (0.0, 0.3), kind="statistical")
-claim("broken_gain_post_norm", -gap["post-norm"], (0.0, 0.3), kind="statistical")
-claim("broken_unigram", rung["unigram"], (3.2, 3.5), kind="tolerance")
-assert loss["no mask"] < min(rung.values()) / 2
+claim("broken_right", loss["right"], within(1.8, rung["bigram"]), kind="statistical")
+claim("broken_no_mask", loss["no mask"], within(0.0, 0.5), kind="statistical")
+claim("broken_no_residual", loss["no residual"], within(3.1, 3.5), kind="statistical")
+claim(
+    "broken_gap_no_positions", gap["no positions"], within(0.0, 0.3), kind="statistical"
+)
+claim("broken_gap_no_scale", abs(gap["no scale"]), within(0.0, 0.1), kind="statistical")
+claim(
+    "broken_gain_no_layernorm",
+    -gap["no LayerNorm"],
+    within(0.0, 0.3),
+    kind="statistical",
+)
+claim("broken_gain_post_norm", -gap["post-norm"], within(0.0, 0.3), kind="statistical")
+claim("broken_unigram", rung["unigram"], within(3.2, 3.5), kind="tolerance")
+if known:
+    assert loss["no mask"] < min(rung.values()) / 2
 
 # %% [markdown]
 r"""
@@ -393,7 +407,12 @@ leaks = {name: verify.leak_matrix(model, short) for name, model in models.items(
 for name, leak in leaks.items():
     future = leak.triu(1).max().item()
     if name == "no mask":
-        claim("broken_future_no_mask", future, expected=(1.0, None), kind="statistical")
+        claim(
+            "broken_future_no_mask",
+            future,
+            expected=within(1.0, None),
+            kind="statistical",
+        )
     else:
         assert future == 0.0, name  # to the last bit
 claim("broken_future_right", leaks["right"].triu(1).max(), expected=0.0)
@@ -401,12 +420,14 @@ claim("broken_future_right", leaks["right"].triu(1).max(), expected=0.0)
 # The cell of the place after, and of the own place: which moves the logits more?
 after = leaks["no mask"].diagonal(1).mean()
 own = leaks["no mask"].diagonal().mean()
-claim("broken_after_over_own", after / own, expected=(2.0, None), kind="statistical")
+claim(
+    "broken_after_over_own", after / own, expected=within(2.0, None), kind="statistical"
+)
 past = leaks["no residual"].tril().max()
 claim(
     "broken_past_no_residual",
     past / leaks["right"].tril().max(),
-    expected=(0.0, 0.01),
+    expected=within(0.0, 0.01),
     kind="statistical",
 )
 print(f"right    largest entry above the diagonal {leaks['right'].triu(1).max():.1f}")
@@ -464,9 +485,11 @@ by_place = {
 same = (by_place["right"][0] - by_place["right"][1]).abs().max()
 claim("broken_cut_right", same, expected=0.0, tolerance=1e-4, kind="tolerance")
 peeking, honest = by_place["no mask"]
-claim("broken_forced", peeking.mean(), expected=(0.0, 0.5), kind="statistical")
-claim("broken_cut", honest.mean(), expected=(math.log(V), None), kind="statistical")
-claim("broken_forced_last", peeking[-1], expected=(2.0, 3.3), kind="statistical")
+claim("broken_forced", peeking.mean(), expected=within(0.0, 0.5), kind="statistical")
+claim(
+    "broken_cut", honest.mean(), expected=within(math.log(V), None), kind="statistical"
+)
+claim("broken_forced_last", peeking[-1], expected=within(2.0, 3.3), kind="statistical")
 claim("broken_uniform", math.log(V))
 display.table(
     [
@@ -515,7 +538,7 @@ again = [
     F.softmax(models["no mask"](nothing[:, :t])[0, -1], dim=-1)[line_end.item()].item()
     for t in range(1, T + 1)
 ]
-claim("broken_repeats", min(again), expected=(0.5, 1.0), kind="statistical")
+claim("broken_repeats", min(again), expected=within(0.5, 1.0), kind="statistical")
 print("chance of another line end:", [round(p, 2) for p in again[:: T // 8]])
 claim("broken_window", T)
 text = write(models["no mask"], held_out[None, :T], 100)
@@ -651,13 +674,17 @@ claim("broken_fast_steps", short_run.steps)
 fast = {
     name: brief(name) for name in ("right", "no LayerNorm", "no scale", "post-norm")
 }
-claim("broken_fast_right", fast["right"], expected=(None, 2.8), kind="statistical")
+claim(
+    "broken_fast_right", fast["right"], expected=within(None, 2.8), kind="statistical"
+)
 exploded = min(fast["no LayerNorm"], 100.0)
-claim("broken_fast_no_layernorm", exploded, (math.log(V), None), kind="statistical")
+claim(
+    "broken_fast_no_layernorm", exploded, within(math.log(V), None), kind="statistical"
+)
 cost = fast["no scale"] - fast["right"]
-claim("broken_fast_no_scale", cost, expected=(0.01, 0.5), kind="statistical")
+claim("broken_fast_no_scale", cost, expected=within(0.01, 0.5), kind="statistical")
 cost = fast["post-norm"] - fast["right"]
-claim("broken_fast_post_norm", cost, expected=(0.2, None), kind="statistical")
+claim("broken_fast_post_norm", cost, expected=within(0.2, None), kind="statistical")
 display.table(
     [
         (name, f"{value:.2f}" if value < 100 else "over 100")
@@ -683,7 +710,7 @@ depths = {
 }
 for n, bounds in ((1, (0.0, 0.3)), (2, (0.3, None))):
     cost = depths["no residual", n] - depths["right", n]
-    claim(f"broken_residual_{n}", cost, expected=bounds, kind="statistical")
+    claim(f"broken_residual_{n}", cost, within(*bounds), kind="statistical")
 display.table(
     [
         (n, f"{depths['right', n]:.2f}", f"{depths['no residual', n]:.2f}")
@@ -708,9 +735,9 @@ with torch.no_grad():
     for block in alone.h:
         block.attn.past.copy_(torch.eye(T, dtype=torch.bool))  # no averaging at all
     alike_alone = alike(alone)
-claim("broken_alike_alone", alike_alone, expected=(0.9, 1.0), kind="statistical")
-claim("broken_alike_right", alike_right, expected=(-0.2, 0.5), kind="statistical")
-claim("broken_alike_none", alike_none, expected=(0.95, 1.0), kind="statistical")
+claim("broken_alike_alone", alike_alone, expected=within(0.9, 1.0), kind="statistical")
+claim("broken_alike_right", alike_right, expected=within(-0.2, 0.5), kind="statistical")
+claim("broken_alike_none", alike_none, expected=within(0.95, 1.0), kind="statistical")
 print(
     f"mean cosine between tokens: right {alike_right:.3f}, no residual {alike_none:.3f}"
 )
@@ -822,11 +849,16 @@ for layers in (2, 8):
     compared.append((layers, steps, result.history[-1]["val_loss"]))
 compared.sort()
 for layers, _, reached in compared:
-    claim(f"broken_budget_{layers}", reached, expected=(1.7, 2.7), kind="statistical")
+    claim(
+        f"broken_budget_{layers}",
+        reached,
+        expected=within(1.7, 2.7),
+        kind="statistical",
+    )
 claim(
     "broken_shallow_wins",
     compared[-1][2] - compared[0][2],
-    (0.02, None),
+    within(0.02, None),
     kind="statistical",
 )
 display.table(
@@ -886,7 +918,7 @@ shape, recipe = larger()
 parameters = verify.expected_parameters(shape)
 claim("broken_larger_parameters", parameters, expected=10_788_864)
 passes = recipe.steps * recipe.batch_size * shape.block_size / len(train)
-claim("broken_larger_passes", passes, expected=81.6, tolerance=0.1, kind="tolerance")
+claim("broken_larger_passes", passes, within(81.5, 81.7), kind="tolerance")
 runs = recipe.steps * recipe.batch_size * step_cost(shape)
 runs /= training.steps * training.batch_size * step_cost(config)
 claim("broken_larger_runs", runs, expected=(23_227, 23_228), kind="tolerance")
@@ -930,7 +962,7 @@ twin = GPT(shape)
 result = trainer.train(twin, train, held_out, recipe, device="cpu")
 text = sampling.generate(twin, line_end, 60, generator=torch.Generator().manual_seed(7))
 twin_loss = result.history[-1]["val_loss"]
-claim("broken_twin_loss", twin_loss, expected=(2.3, 3.6), kind="statistical")
+claim("broken_twin_loss", twin_loss, expected=within(2.3, 3.6), kind="statistical")
 assert result.step == 60
 display.sample(tokenizer.decode(text[0, 1:]), label=f"The twin: {twin_loss:.2f} nats")
 
