@@ -4,11 +4,13 @@ import base64
 import hashlib
 import html
 import inspect
+import itertools
 import json
 import math
 import os
 import re
 import textwrap
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -217,6 +219,185 @@ def bundle(shown, *files: Data) -> dict:
     if files and os.environ.get("GPTBOOK_PUBLISH"):
         made[DATA] = {file.name: base64.b64encode(file.content).decode() for file in files}
     return made
+
+
+EXAMPLES = {
+    "English": "A token is often a word, sometimes a piece of a word: antidisestablishmentarianism.",
+    "German": "Die Straßenbahnhaltestelle liegt vor der Donaudampfschifffahrtsgesellschaft.",
+    "Russian": "Достопримечательности города видны с набережной.",
+    "digits": "1 + 12 + 123 + 1234 + 12345 = 13715; 3.14159265",
+    "blanks": "four    blanks,\ta tab,\n\n\nthree line ends, and more blanks:            ",
+    "code": "def square(x):\n    if x is None:\n        return 0\n    return x ** 2\n",
+    "emoji": "😀 👍🏽 👩‍👩‍👧 ☕ naïve café 你好",
+}
+"""Texts to begin with, by the names of their buttons."""
+
+SPLITS = ("gpt2", "r50k_base", "cl100k_base", "o200k_base")
+"""The vocabularies whose way to cut a text into chunks docs/assets/token-chips.js knows."""
+
+_GAPS = {" ": ("␣", "blank"), "\n": ("↵", "line end"), "\t": ("⇥", "tab")}  # sign, and what is heard
+_MOST_SIGNS = 8  # of the same kind in a row; more are counted
+
+
+@dataclass(frozen=True)
+class Chips:
+    """The tokens of a text as chips with their ids, in several vocabularies; on the site, of the reader's own text too.
+
+    docs/assets/token-chips.js reads the attribute `data-about`, puts controls above the chips, loads the tables when
+    the reader first types, and encodes in the browser. Where no script runs, the chips of `text` stand.
+    """
+
+    text: str
+    tokens: dict[str, list[tuple[bytes, int]]]  # vocabulary -> (bytes, id) of each token of the text
+    tables: dict[str, tuple[int, Data]]  # vocabulary -> how many tokens it has, and their bytes
+    examples: dict[str, str]
+
+    def __str__(self):
+        lines = []
+        for name, tokens in self.tokens.items():
+            shown = "|".join("".join(sign for sign, _ in pieces(token)) for token, _ in tokens)
+            lines.append(f"{name}, {_many(len(tokens), 'token')}: {shown}")
+        return "\n".join([f"{_size(self.text)}:", *lines])
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        tables = {
+            name: {"file": data.name, "bytes": len(data.content), "count": count}
+            for name, (count, data) in self.tables.items()
+        }
+        about = {"text": self.text, "tables": tables, "examples": self.examples}
+        sections = "".join(
+            f'<section data-name="{html.escape(name)}"><p class="count"><b>{html.escape(name)}</b>: '
+            f'{_many(len(tokens), "token")}</p><ol role="list">{"".join(self._chips(tokens))}</ol></section>'
+            for name, tokens in self.tokens.items()
+        )
+        return (
+            f'<token-chips data-about="{html.escape(json.dumps(about))}"><p class="size">{_size(self.text)}</p>'
+            f'{sections}<p class="legend">␣ is a blank, ↵ a line end, ⇥ a tab. A box is one byte, in hexadecimal, of a '
+            "character that is split between tokens.</p></token-chips>"
+        )
+
+    def _chips(self, tokens):
+        """The HTML of each chip; the script makes the same."""
+        ends, end = [], 0  # of the characters, in bytes
+        for character in self.text:
+            end += len(character.encode())
+            ends.append(end)
+        start = at = 0
+        for token, id in tokens:
+            stop, split = start + len(token), []
+            while at < len(ends) and ends[at] <= start:
+                at += 1
+            for i in range(at, len(ends)):
+                begin = ends[i - 1] if i else 0
+                if begin >= stop:
+                    break
+                if begin < start or ends[i] > stop:
+                    split.append(self.text[i])
+            start = stop
+            yield f'<li class="c{id % 6}">{_code(token, split)}<small>{id}</small></li>'
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return bundle(self, *(data for _, data in self.tables.values()))
+
+
+def pieces(token: bytes) -> list[tuple[str, str]]:
+    """What a token shows, (sign, kind) for each of its parts: kind is "" for text, "gap" for blanks and all else that
+    is not seen, "byte" for a byte that is no whole character, in hexadecimal.
+    """
+    found, at = [], 0
+    while at < len(token):
+        for size in range(1, 5):
+            try:
+                character = token[at : at + size].decode()
+                break
+            except UnicodeDecodeError:
+                character, size = "", 1
+        at += size
+        if not character:
+            sign, kind = f"{token[at - 1]:02X}", "byte"
+        elif character in _GAPS:
+            sign, kind = _GAPS[character][0], "gap"
+        elif unicodedata.category(character)[0] in "CZ" or "\ufe00" <= character <= "\ufe0f":
+            sign, kind = f"U+{ord(character):04X}", "gap"
+        else:
+            sign, kind = character, ""
+        if kind == "" and found and found[-1][1] == "":
+            sign = found.pop()[0] + sign
+        elif kind == "" and unicodedata.category(character)[0] == "M":
+            sign = "\u25cc" + sign  # a mark that stands on nothing
+        found.append((sign, kind))
+    return found
+
+
+def _code(token: bytes, split: list[str]) -> str:
+    """A token as it is seen, and in words where they differ; `split` are the characters of which it has a part."""
+    shown, heard, parts = "", [], pieces(token)
+    for (sign, kind), group in itertools.groupby(parts):
+        n = len(list(group))
+        if kind == "gap":
+            many = f"{sign}×{n}" if n > _MOST_SIGNS else sign * n
+            shown += f'<span class="gap">{many}</span>'
+            name = next((name for other, name in _GAPS.values() if other == sign), sign)
+            heard.append(name if n == 1 else f"{n} {name}s")
+        elif kind == "byte":
+            shown += f'<span class="byte">{sign}</span>' * n
+            heard += [f"byte {sign}"] * n
+        else:
+            shown += html.escape(sign)
+            heard.append(sign)
+    if all(kind == "" for _, kind in parts):
+        return f"<code>{shown}</code>"
+    words, title = " ".join(heard), ""
+    if split:
+        title = f"part of {' and '.join(split)}"
+        words += f", {title}"
+        title = f' title="{html.escape(title)}"'
+    return f'<code role="img" aria-label="{html.escape(words)}"{title}>{shown}</code>'
+
+
+def _size(text: str) -> str:
+    return f"{_many(len(text), 'character')}, {_many(len(text.encode()), 'byte')} in UTF-8"
+
+
+def _many(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'s' * (number != 1)}"
+
+
+def chips(text: str, vocabularies, examples=None, live: bool = True) -> Chips:
+    """Chips of the tokens of a text; `vocabularies` is a dictionary from name to tokenizer.
+
+    A tokenizer has `encode(text)` and `vocab`, the bytes of each id; `special` names ids that no plain text gives. With
+    `live`, the reader's own text is encoded on the site: only for names in SPLITS, and ordinary tokens numbered from 0.
+    Raises ValueError where the tokens do not make up the text, or a vocabulary cannot be published.
+    """
+    if not vocabularies:
+        raise ValueError("chips need one vocabulary at least")
+    tokens, tables = {}, {}
+    for name, tokenizer in vocabularies.items():
+        tokens[name] = [(tokenizer.vocab[id], id) for id in tokenizer.encode(text)]
+        if b"".join(token for token, _ in tokens[name]) != text.encode():
+            raise ValueError(f"{name}: the tokens do not make up the text: was it encoded with this vocabulary?")
+        if live:
+            tables[name] = _table(name, tokenizer)
+    return Chips(text, tokens, tables, dict(EXAMPLES if examples is None else examples) if live else {})
+
+
+def _table(name, tokenizer) -> tuple[int, Data]:
+    """How many ordinary tokens there are, and their bytes in the order of their ids, each after its length."""
+    if name not in SPLITS:
+        raise ValueError(f"{name}: the page cannot cut a text for it, only for {', '.join(SPLITS)}: pass live=False")
+    special = set(getattr(tokenizer, "special", {}).values())
+    ordinary = [token for id, token in enumerate(tokenizer.vocab) if token and id not in special]
+    if tokenizer.vocab[: len(ordinary)] != ordinary:
+        raise ValueError(f"{name}: a special token, or none, stands before an ordinary one: pass live=False")
+    if not set(ordinary).issuperset(bytes([b]) for b in range(256)) or len(set(ordinary)) != len(ordinary):
+        raise ValueError(f"{name}: a byte has no token of its own, or a token comes twice: pass live=False")
+    if max(map(len, ordinary)) > 255:
+        raise ValueError(f"{name}: a token is longer than 255 bytes: pass live=False")
+    content = b"".join(bytes([len(token)]) + token for token in ordinary)
+    return len(ordinary), Data(f"vocab-{name}", content)
 
 
 def figure(width: float = 5.2, height: float = 2.8, columns: int = 1, rows: int = 1, **settings):

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,3 +161,95 @@ def test_a_file_with_a_name_that_is_no_name_is_refused(words):
     """If this fails, a page could write outside of the folder of its files."""
     with pytest.raises(ValueError, match="name"):
         display.Data(words[0], b"", *words[1:])
+
+
+def tokenizer(*more: bytes, cut=lambda data: [data[i : i + 1] for i in range(len(data))], special=()):
+    """One token a byte, and some more: `cut` says which bytes a text becomes."""
+    vocab = [*(bytes([b]) for b in range(256)), *more]
+    names = {name: len(vocab) + i for i, name in enumerate(special)}
+    whole = [*vocab, *(name.encode() for name in special)]
+    return SimpleNamespace(
+        vocab=whole, special=names, encode=lambda text: [whole.index(part) for part in cut(text.encode())]
+    )
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (b" the", [("␣", "gap"), ("the", "")]),
+        (b"\n\n\t", [("↵", "gap"), ("↵", "gap"), ("⇥", "gap")]),
+        ("é😀".encode(), [("é😀", "")]),
+        (b" \xf0\x9f", [("␣", "gap"), ("F0", "byte"), ("9F", "byte")]),
+        (b"\x98a\xd0", [("98", "byte"), ("a", ""), ("D0", "byte")]),
+        (b"\xed\xa0\x80", [("ED", "byte"), ("A0", "byte"), ("80", "byte")]),  # a surrogate is no character
+        (b"\xc0\x80", [("C0", "byte"), ("80", "byte")]),  # nor is a long way to write NUL
+        ("\xa0\u200d\ufeff".encode(), [("U+00A0", "gap"), ("U+200D", "gap"), ("U+FEFF", "gap")]),
+        (b"\x00\r", [("U+0000", "gap"), ("U+000D", "gap")]),
+        ("e\u0301".encode(), [("e\u0301", "")]),
+        ("\u0301x".encode(), [("\u25cc\u0301x", "")]),
+        (b"", []),
+    ],
+)
+def test_pieces_of_a_token_show_all_of_its_bytes(token, shown):
+    """If this fails, a token looks like another: a blank unseen, or a broken character as a sign for any."""
+    assert display.pieces(token) == shown
+
+
+def test_chips_show_tokens_with_their_ids_and_say_what_cannot_be_read():
+    """If this fails, a chip has another token's number, or stays silent about what it shows."""
+    bs4 = pytest.importorskip("bs4", reason="Beautiful Soup comes with the extra 'site'")
+    parts = [b"<b>", b" a", b"\xf0\x9f", b"\x98\x80\xd0", b"\x96", b" " * 9]
+    shown = display.chips("<b> a😀Ж" + " " * 9, {"mine": tokenizer(*parts, cut=lambda data: parts)}, live=False)
+    html = shown._repr_html_()
+    assert "<script" not in html
+    (element,) = bs4.BeautifulSoup(html, "html.parser").select("token-chips")
+    assert element.select_one(".size").get_text() == "16 characters, 20 bytes in UTF-8"
+    assert element.section["data-name"] == "mine"
+    assert element.select_one(".count").get_text() == "mine: 6 tokens"
+    chips = element.select("ol > li")
+    assert [chip.small.get_text() for chip in chips] == ["256", "257", "258", "259", "260", "261"]
+    assert [chip["class"] for chip in chips] == [["c4"], ["c5"], ["c0"], ["c1"], ["c2"], ["c3"]]
+    assert [chip.code.get_text() for chip in chips] == ["<b>", "␣a", "F09F", "9880D0", "96", "␣×9"]
+    assert chips[0].code.attrs == {}
+    assert [chip.code["aria-label"] for chip in chips[1:]] == [
+        "blank a", "byte F0 byte 9F, part of 😀", "byte 98 byte 80 byte D0, part of 😀 and Ж", "byte 96, part of Ж",
+        "9 blanks",
+    ]  # fmt: skip
+    assert [chip.code.get("title") for chip in chips[2:4]] == ["part of 😀", "part of 😀 and Ж"]
+    assert str(shown).splitlines()[1] == "mine, 6 tokens: <b>|␣a|F09F|9880D0|96|" + "␣" * 9
+
+
+def test_live_chips_publish_their_vocabulary_in_the_order_of_its_ids(monkeypatch):
+    """If this fails, the browser gives tokens wrong numbers, or finds a special token in plain text."""
+    bs4 = pytest.importorskip("bs4", reason="Beautiful Soup comes with the extra 'site'")
+    monkeypatch.setenv("GPTBOOK_PUBLISH", "1")
+    shown = display.chips("ab", {"gpt2": tokenizer(b"ab", special=["<end>"])}, examples={"one": "1"})
+    about = json.loads(bs4.BeautifulSoup(shown._repr_html_(), "html.parser").select_one("token-chips")["data-about"])
+    (data,) = [data for _, data in shown.tables.values()]
+    assert about == {
+        "text": "ab",
+        "examples": {"one": "1"},
+        "tables": {"gpt2": {"file": data.name, "bytes": 256 * 2 + 3, "count": 257}},
+    }
+    assert data.content == b"".join(bytes([1, b]) for b in range(256)) + b"\x02ab"
+    assert list(shown._repr_mimebundle_()[display.DATA]) == [data.name]
+    assert display.DATA not in display.chips("ab", {"gpt2": tokenizer()}, live=False)._repr_mimebundle_()
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "words"),
+    [
+        ("mine", tokenizer(), "cannot cut a text"),
+        ("gpt2", tokenizer(b"ab", cut=lambda data: [b"ab"]), "do not make up the text"),
+        ("gpt2", tokenizer(b"x" * 256), "longer than 255 bytes"),
+        ("gpt2", tokenizer(b"a"), "comes twice"),
+        ("gpt2", SimpleNamespace(vocab=[b"a", b"b", b"c"], encode=lambda text: [0, 1, 2]), "no token of its own"),
+        ("gpt2", SimpleNamespace(vocab=[b"<s>", b"abc"], special={"<s>": 0}, encode=lambda text: [1]), "stands before"),
+    ],
+)
+def test_chips_that_would_lie_are_refused(name, made, words):
+    """If this fails, the page shows tokens that are not the text's, or numbers that are not the tokens'."""
+    with pytest.raises(ValueError, match=words):
+        display.chips("abc", {name: made})
+    with pytest.raises(ValueError, match="one vocabulary"):
+        display.chips("abc", {})

@@ -84,6 +84,7 @@ class Watched:
     def __init__(self, browser, base: str, scheme="light", width=1280, height=900, javascript=True):
         self.problems: list[str] = []
         size = {"width": width, "height": height}
+        self.base = base
         self.context = browser.new_context(viewport=size, color_scheme=scheme, java_script_enabled=javascript)
         self.context.set_default_timeout(90_000)  # a busy machine is slow, and slow is no fault
         self.page = self.context.new_page()
