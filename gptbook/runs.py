@@ -1,6 +1,6 @@
 """A run kept in a folder, so that it can be resumed, measured and sampled from later:
 
-    config.json                    family and model, training, and the rest that it depends on: tokenizer, text, versions
+    config.json                    family and model, training, and what else it depends on: tokenizer, text, versions
     metrics.jsonl                  one measurement a line
     checkpoint.safetensors         weights, the optimizer's moments, random states: all that going on needs
     checkpoint-000250.safetensors  the weights alone, after 250 steps

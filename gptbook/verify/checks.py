@@ -59,8 +59,8 @@ def check_model(model: nn.Module, vocab_size: int = 65, block_size: int = 64, ex
     """Ask `model` every question, and change nothing about it.
 
     The model maps idx (B, T), whole numbers below `vocab_size`, at most `block_size` in a row, to logits (B, T, V); to
-    (logits, loss) when given targets; or to an object with .logits. `expect`, a GPTConfig, says what it should be like:
-    its sizes count, the number of parameters is compared, and what merely "differs" from GPT-2 then fails.
+    (logits, loss) when given targets; or to an object with .logits. `expect`, a configuration, says what it should be
+    like: its sizes count, the number of parameters is compared, and what merely "differs" from it then fails.
     Raises TypeError or ValueError for arguments that make no sense.
     """
     subject = Subject(model, vocab_size, block_size, expect)
@@ -513,9 +513,13 @@ def position_sensitive(subject: Subject) -> Result:
         gaps = torch.minimum(gaps, torch.cdist(logits, logits, p=math.inf).cpu())
     gaps = gaps + torch.diag(torch.full((T,), math.inf))
     nearest = gaps.min().item()
-    measured, expected = f"the closest two positions differ by {nearest:.1g}", "all positions differ"
+    rotary = getattr(subject.expect, "positions", "learned") == "rotary"
+    measured = f"the closest two positions differ by {nearest:.1g}"
+    expected = "positions agree" if rotary else "all positions differ"
     floor = 10 * ROUNDING * size
     if nearest > floor:
+        if rotary:
+            return _result(DIFFERS, measured, expected, "positions act on the stream, and are to be rotary")
         return _result(PASSED, measured, expected)
     if gaps[~torch.eye(T, dtype=torch.bool)].max() > floor:
         i, j = divmod(int(gaps.argmin()), T)
@@ -523,6 +527,8 @@ def position_sensitive(subject: Subject) -> Result:
     inside = _order_acts_inside(subject, model)
     if inside is None:
         raise CannotLook("all positions of a constant row agree, and whether attention knows the order is unclear")
+    if inside and rotary:
+        return _result(PASSED, measured, expected, "positions act inside attention only, as rotary ones do")
     if inside:
         remark = "positions act inside attention only (rotary, or a bias on the scores), not on the stream as in GPT-2"
         return _result(DIFFERS, measured, expected, remark)

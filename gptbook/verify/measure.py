@@ -7,6 +7,7 @@ import torch
 import torch.nn as nn
 
 from gptbook.model import GPT
+from gptbook.modern import ModernGPT
 from gptbook.verify.subject import CannotLook, Subject, untouched
 
 
@@ -44,13 +45,13 @@ class Stage:
     rms: float
 
 
-def shape_table(model: GPT, idx: torch.Tensor) -> list[Stage]:
+def shape_table(model: GPT | ModernGPT, idx: torch.Tensor) -> list[Stage]:
     """What a GPT of this book makes of idx (B, T), stage by stage, from the tokens' vectors to the logits.
 
     In evaluation mode, observed through hooks on a copy. Raises TypeError for another kind of model.
     """
-    if not isinstance(model, GPT):
-        raise TypeError(f"shape_table knows the parts of gptbook.model.GPT only, got a {type(model).__name__}")
+    if not isinstance(model, GPT | ModernGPT):
+        raise TypeError(f"shape_table knows the parts of GPT and ModernGPT only, got a {type(model).__name__}")
     stages: list[Stage] = []
 
     def note(name, tensor):

@@ -5,12 +5,17 @@ not again; positions, biases and norms count; masks do not, for they are not lea
 """
 
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from gptbook.modern import GATES, ModernConfig
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the model: its name, its formula in V T L C, its number of parameters, its share of the whole."""
+    """One part of the model: its name, its formula in V T L C, its number of parameters, its share of the whole.
+
+    In the formulas of a ModernConfig G heads of keys and values are D wide, and M is the width inside the MLP.
+    """
 
     name: str
     formula: str
@@ -57,13 +62,19 @@ class ParameterTable:
 
 
 def parameter_table(config) -> ParameterTable:
-    """The parts of the model that `config`, a GPTConfig, describes; derived on page 8.
+    """The parts of the model that `config`, a GPTConfig or a ModernConfig, describes; derived on page 8.
 
-    A linear layer from a to b has a·b weights and, with bias, b more; a LayerNorm over C channels has 2C.
+    A linear layer from a to b has a·b weights and, with bias, b more; a LayerNorm over C channels has 2C, an RMSNorm C.
     """
+    counts = _modern_parts(config) if isinstance(config, ModernConfig) else _gpt_parts(config)
+    total = sum(count for _, _, count in counts)
+    return ParameterTable(tuple(Part(name, formula, count, count / total) for name, formula, count in counts))
+
+
+def _gpt_parts(config) -> list[tuple[str, str, int]]:
     V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
     qkv, head = config.qkv_bias, config.head_bias
-    counts = [
+    return [
         ("embeddings", "VC + TC", V * C + T * C),
         ("attention", "L (4C² + 4C)" if qkv else "L (4C² + C)", L * (4 * C * C + (4 * C if qkv else C))),
         ("MLPs", "L (8C² + 5C)", L * (8 * C * C + 5 * C)),
@@ -74,12 +85,34 @@ def parameter_table(config) -> ParameterTable:
             2 * C + (0 if config.tied else V * C) + (V if head else 0),
         ),
     ]
-    total = sum(count for _, _, count in counts)
-    return ParameterTable(tuple(Part(name, formula, count, count / total) for name, formula, count in counts))
+
+
+def _modern_parts(config) -> list[tuple[str, str, int]]:
+    V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
+    G, D, M = config.kv_heads, config.head_size, config.inner
+    bias, gated, learned = config.bias, config.activation in GATES, config.positions == "learned"
+    centred = config.norm == "layer" and bias  # a norm with a bias
+    attention = 2 * C * C + 2 * C * G * D + (2 * C + 2 * G * D if bias else 0)
+    mlp = (3 if gated else 2) * C * M + ((2 if gated else 1) * M + C if bias else 0)
+    return [
+        ("embeddings", "VC + TC" if learned else "VC", V * C + (T * C if learned else 0)),
+        ("attention", "L (2C² + 2CGD + 2C + 2GD)" if bias else "L (2C² + 2CGD)", L * attention),
+        (
+            "MLPs",
+            f"L ({'3CM' if gated else '2CM'}{(' + 2M + C' if gated else ' + M + C') if bias else ''})",
+            L * mlp,
+        ),
+        ("norms of the blocks", "L · 4C" if centred else "L · 2C", L * (4 if centred else 2) * C),
+        (
+            "final norm (unembedding tied)" if config.tied else "final norm and unembedding",
+            " + ".join(["2C" if centred else "C"] + ["VC"] * (not config.tied)),
+            (2 if centred else 1) * C + (0 if config.tied else V * C),
+        ),
+    ]
 
 
 def expected_parameters(config) -> int:
-    """The number of parameters of the model that `config`, a GPTConfig, describes; a tied matrix counts once."""
+    """The number of parameters of the model that a GPTConfig or a ModernConfig describes; a tied matrix counts once."""
     return parameter_table(config).total
 
 
@@ -88,11 +121,16 @@ def explain_difference(config, difference: int) -> list[str]:
 
     Each reason alone explains the difference to the integer; two of them can coincide in small models.
     """
+    reasons = _modern_reasons(config) if isinstance(config, ModernConfig) else _gpt_reasons(config)
+    return [reason for amount, reason in reasons if amount == difference]
+
+
+def _gpt_reasons(config) -> list[tuple[int, str]]:
     V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
     attention = 4 * C * C + (4 * C if config.qkv_bias else C)
     block = attention + 8 * C * C + 5 * C + 4 * C
     reasons = [
-        (-L * block, "the blocks are not counted at all: do they lie in a plain Python list? Use nn.ModuleList"),
+        *_about_blocks(L, block),
         (-T * C, "there is no learned position embedding"),
         (-2 * C, "the final LayerNorm is missing"),
         (-L * 4 * C - 2 * C, "there are no LayerNorms, or theirs have no parameters"),
@@ -105,12 +143,6 @@ def explain_difference(config, difference: int) -> list[str]:
         (-L * 6 * C, "the linear layers of the blocks have no bias"),
         (-L * C * C, "one C × C matrix a block is missing: is something shared, such as keys and values?"),
     ]
-    if L > 1:
-        reasons += [
-            (-(L - 1) * block, "all layers are the same block object: build a new one for each layer"),
-            (-block, "one block is missing, or one block object is used twice"),
-            (block, "one block too many"),
-        ]
     if config.tied:
         reasons += [(V * C, "the unembedding is a matrix of its own (a copy): tie it, lm_head.weight = wte.weight")]
     else:
@@ -127,4 +159,39 @@ def explain_difference(config, difference: int) -> list[str]:
         extra = -V % multiple
         matrices = extra * C * (1 if config.tied else 2) + (extra if config.head_bias else 0)
         reasons += [(matrices, f"the vocabulary is padded to {V + extra}, a multiple of {multiple}")] * bool(extra)
-    return [reason for amount, reason in reasons if amount == difference]
+    return reasons
+
+
+def _about_blocks(L: int, block: int) -> list[tuple[int, str]]:
+    reasons = [(-L * block, "the blocks are not counted at all: do they lie in a plain Python list? Use nn.ModuleList")]
+    if L > 1:
+        reasons += [
+            (-(L - 1) * block, "all layers are the same block object: build a new one for each layer"),
+            (-block, "one block is missing, or one block object is used twice"),
+            (block, "one block too many"),
+        ]
+    return reasons
+
+
+def _modern_reasons(config) -> list[tuple[int, str]]:
+    L, T, C, M = config.n_layer, config.block_size, config.n_embd, config.inner
+    gated, learned = config.activation in GATES, config.positions == "learned"
+    count = expected_parameters(config)
+
+    def otherwise(**fields):
+        """How many more parameters the same model has with these fields."""
+        return expected_parameters(replace(config, **{"n_inner": M, **fields})) - count
+
+    reasons = [
+        *_about_blocks(L, otherwise(n_layer=L + 1)),
+        (-T * C if learned else T * C, f"there is {'no' if learned else 'a'} learned position embedding"),
+        (otherwise(n_kv_head=config.n_head), "every head has keys and values of its own, none are shared"),
+        (otherwise(n_kv_head=1), "all heads share one head of keys and values"),
+        (otherwise(activation="gelu" if gated else "swiglu"), f"the MLPs have {'no' if gated else 'a'} gate"),
+        (otherwise(n_inner=4 * C), f"the MLPs are {4 * C} wide inside, not {M}"),
+        (otherwise(tied=not config.tied), f"the unembedding is {'not ' if config.tied else ''}tied"),
+        (otherwise(bias=not config.bias), f"the linear layers have {'no' if config.bias else 'a'} bias"),
+    ]
+    if config.norm == "rms":
+        reasons += [((2 * L + 1) * C, "the norms have a bias: LayerNorm in place of RMSNorm?")]
+    return [(amount, reason) for amount, reason in reasons if amount]

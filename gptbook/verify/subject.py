@@ -102,7 +102,9 @@ class Subject:
             needed = ("vocab_size", "block_size", "n_layer", "n_embd")
             missing = [name for name in needed if not hasattr(expect, name)]
             if missing:
-                raise TypeError(f"expect must be a GPTConfig, got a {type(expect).__name__} without {missing[0]}")
+                raise TypeError(
+                    f"expect must be a GPTConfig or a ModernConfig, got a {type(expect).__name__} without {missing[0]}"
+                )
             if vocab_size == 65:  # the default: a configuration knows better
                 vocab_size = expect.vocab_size
             if block_size == 64:

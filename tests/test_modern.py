@@ -1,0 +1,608 @@
+"""The modern model against an independent Llama, against the GPT of page 8, and against broken versions of itself."""
+
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_verify import evaluated
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from gptbook import modern, sampling, trainer, verify
+from gptbook.model import GPT, GPTConfig
+from gptbook.modern import ModernConfig, ModernGPT
+from gptbook.recipes import PRESETS
+
+SMALL = ModernConfig(vocab_size=23, block_size=16, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, n_inner=40)
+PLAIN = ModernConfig(
+    vocab_size=11, block_size=8, n_layer=2, n_head=2, n_embd=12,
+    norm="layer", positions="learned", activation="gelu", bias=True, tied=False,
+)  # fmt: skip
+CHANGES = {
+    "norm": {"norm": "rms"},
+    "positions": {"positions": "rotary"},
+    "groups": {"n_kv_head": 1},
+    "gate": {"activation": "swiglu"},
+    "other gate": {"activation": "geglu"},
+    "inner": {"n_inner": 7},
+    "no bias": {"bias": False},
+    "tied": {"tied": True},
+    "dropout": {"dropout": 0.3},
+}
+OFF = 1e-5  # of the size of the logits: rounding in float32 stays below
+
+
+def randomised(model, seed=0):
+    """The model with every parameter drawn anew, norms and biases too, so that each of them matters."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                parameter.copy_(noise / math.sqrt(parameter.size(-1)))
+            else:
+                parameter.add_(0.3 * noise)
+    return model.eval()
+
+
+def rows(B, T, V=SMALL.vocab_size, seed=0):
+    return torch.randint(V, (B, T), generator=torch.Generator().manual_seed(seed))
+
+
+# Against a Llama ------------------------------------------------------------------------------------------------------
+
+
+def llama(config, seed=0):
+    """The same shape in transformers, with random weights."""
+    theirs = LlamaConfig(
+        vocab_size=config.vocab_size, max_position_embeddings=config.block_size, hidden_size=config.n_embd,
+        num_hidden_layers=config.n_layer, num_attention_heads=config.n_head, num_key_value_heads=config.kv_heads,
+        intermediate_size=config.inner, rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tied,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_base}, hidden_act="silu",
+        attention_bias=config.bias, mlp_bias=config.bias, attn_implementation="eager",
+    )  # fmt: skip
+    return randomised(LlamaForCausalLM(theirs), seed)
+
+
+def neighbouring(rows, heads):
+    """Rows (H*D, ...) of queries or keys, from pairs (i, i + D/2) to pairs (2i, 2i + 1) within each head."""
+    return rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def from_llama(theirs, config, permute=neighbouring):
+    """Our model with the weights of a Llama."""
+    state, ours = theirs.state_dict(), {}
+    names = {
+        "ln_1": "input_layernorm", "attn.c_proj": "self_attn.o_proj", "ln_2": "post_attention_layernorm",
+        "mlp.c_fc": "mlp.up_proj", "mlp.c_gate": "mlp.gate_proj", "mlp.c_proj": "mlp.down_proj",
+    }  # fmt: skip
+    kinds = ("weight", "bias") if config.bias else ("weight",)
+    for i in range(config.n_layer):
+        for kind in kinds:
+            q, k, v = (state[f"model.layers.{i}.self_attn.{part}_proj.{kind}"] for part in "qkv")
+            packed = torch.cat((permute(q, config.n_head), permute(k, config.kv_heads), v))
+            ours[f"h.{i}.attn.c_attn.{kind}"] = packed
+            for mine, name in names.items():
+                if f"model.layers.{i}.{name}.{kind}" in state:
+                    ours[f"h.{i}.{mine}.{kind}"] = state[f"model.layers.{i}.{name}.{kind}"]
+    ours["wte.weight"], ours["ln_f.weight"] = state["model.embed_tokens.weight"], state["model.norm.weight"]
+    ours["lm_head.weight"] = state["lm_head.weight"]
+    model = ModernGPT(config).eval()
+    model.load_state_dict(ours)
+    return model
+
+
+def off_llama(config, seed=0, permute=neighbouring):
+    """The largest difference of a logit from the Llama's, as a share of the logits' standard deviation."""
+    theirs, idx = llama(config, seed), rows(3, config.block_size, config.vocab_size, seed)
+    model = from_llama(theirs, config, permute)
+    with torch.no_grad():
+        expected = theirs(idx).logits
+        return ((model(idx) - expected).abs().max() / expected.std()).item()
+
+
+LLAMAS = {
+    "grouped, tied": SMALL,
+    "untied": replace(SMALL, tied=False),
+    "as many keys as queries": replace(SMALL, n_kv_head=None),
+    "one key for all": replace(SMALL, n_kv_head=1),
+    "three heads a key, like SmolLM2": replace(SMALL, n_head=9, n_kv_head=3, n_embd=36, rope_base=100000.0),
+    "heads of two": replace(SMALL, n_head=16, n_kv_head=4, n_embd=32),
+    "one wide head": replace(SMALL, n_head=1, n_kv_head=1, n_embd=64),
+    "biases": replace(SMALL, bias=True),
+    "large epsilon": replace(SMALL, norm_eps=0.5),
+    "deep": replace(SMALL, n_layer=5),
+}
+
+
+@pytest.mark.parametrize("config", LLAMAS.values(), ids=LLAMAS)
+def test_equal_to_a_llama(config):
+    """If this fails, weights of a Llama give other logits here than in transformers."""
+    assert off_llama(config) < OFF
+
+
+@settings(max_examples=15)
+@given(
+    groups=st.integers(1, 3), shared=st.integers(1, 3), pairs=st.integers(1, 4), layers=st.integers(1, 3),
+    inner=st.integers(1, 40), window=st.integers(1, 40), tied=st.booleans(), bias=st.booleans(),
+    base=st.sampled_from([10.0, 1e4, 1e5, 5e5]), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_equal_to_any_llama(groups, shared, pairs, layers, inner, window, tied, bias, base, seed):
+    """If this fails, some shape of Llama is read wrongly."""
+    heads = groups * shared
+    config = ModernConfig(
+        vocab_size=19, block_size=window, n_layer=layers, n_head=heads, n_kv_head=groups, n_embd=2 * pairs * heads,
+        n_inner=inner, tied=tied, bias=bias, rope_base=base,
+    )  # fmt: skip
+    assert off_llama(config, seed) < 10 * OFF
+
+
+def test_without_the_permutation_it_is_another_model():
+    """If this fails, the tests above would not notice pairs that are turned in another order."""
+    assert off_llama(SMALL, permute=lambda rows, heads: rows) > 0.1
+    assert off_llama(replace(SMALL, n_head=16, n_kv_head=4), permute=lambda rows, heads: rows) < OFF  # D = 2: one pair
+    backwards = lambda rows, heads: rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)  # noqa: E731
+    assert off_llama(SMALL, permute=backwards) > 0.1
+    turned = torch.arange(8)[:, None]
+    assert neighbouring(turned, 1).flatten().tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert neighbouring(turned, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+# Broken versions ------------------------------------------------------------------------------------------------------
+
+ATTENTION = modern.CausalSelfAttention
+PROJECT, WEIGHTS, READ, ROTATE = ATTENTION.project, ATTENTION.weights, ATTENTION.read, modern.rotate
+
+
+def over_heads(x, cos, sin):
+    """Turned by the number of the head instead of the position."""
+    cos, sin = (table[: x.size(1)] for table in modern.rotary(SMALL))
+    return ROTATE(x.transpose(1, 2), cos, sin).transpose(1, 2)
+
+
+def by_halves(x, cos, sin):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+def with_values_turned(self, x, turn=None):
+    q, k, v = PROJECT(self, x, turn)
+    return q, k, ROTATE(v, *turn)
+
+
+def packed_head_by_head(self, x, turn=None):
+    """Queries, keys and values of each group side by side, as some files have them."""
+    B, T, _ = x.shape
+    H, G = self.n_head, self.n_kv_head
+    qkv = self.c_attn(x).view(B, T, G, H // G + 2, -1)
+    q, k, v = (part.flatten(2, 3).transpose(1, 2) for part in qkv.split((H // G, 1, 1), dim=3))
+    return ROTATE(q, *turn), ROTATE(k, *turn), v
+
+
+def in_turns(heads, n):
+    """Keys 0, 1, 0, 1 for heads 0, 1, 2, 3, where 0, 0, 1, 1 is right; twice the right way gives them back."""
+    return heads.repeat(1, n, 1, 1)
+
+
+def repeated(method):
+    """Heads of keys and values repeated in turns, 0 1 0 1, before the layer repeats each of them 0 0 1 1."""
+
+    def broken(self, first, second):
+        n, self.shared = self.shared, 1
+        try:
+            return method(self, first, in_turns(second, n))
+        finally:
+            self.shared = n
+
+    return broken
+
+
+def without_mask(self, q, k):
+    k = k.repeat_interleave(self.shared, dim=1)
+    return F.softmax(q @ k.mT / math.sqrt(q.size(-1)), dim=-1)
+
+
+def with_mean_subtracted(config):
+    return torch.nn.LayerNorm(config.n_embd, eps=config.norm_eps, bias=False)
+
+
+BROKEN = {
+    "turned over the heads": [(modern, "rotate", over_heads)],
+    "halves turned, not neighbours": [(modern, "rotate", by_halves)],
+    "turned the other way": [(modern, "rotate", lambda x, cos, sin: ROTATE(x, cos, -sin))],
+    "not turned": [(modern, "rotate", lambda x, cos, sin: x)],
+    "values turned too": [(ATTENTION, "project", with_values_turned)],
+    "packed head by head": [(ATTENTION, "project", packed_head_by_head)],
+    "scale missing": [(ATTENTION, "weights", lambda self, q, k: WEIGHTS(self, q * math.sqrt(q.size(-1)), k))],
+    "scaled twice": [(ATTENTION, "weights", lambda self, q, k: WEIGHTS(self, q / math.sqrt(q.size(-1)), k))],
+    "no mask": [(ATTENTION, "weights", without_mask)],
+    "keys repeated in turns": [(ATTENTION, "weights", repeated(WEIGHTS))],
+    "values repeated in turns": [(ATTENTION, "read", repeated(READ))],
+    "both repeated in turns": [(ATTENTION, "weights", repeated(WEIGHTS)), (ATTENTION, "read", repeated(READ))],
+    "gate on the wrong branch": [
+        (modern.MLP, "inside", lambda self, x: self.activation(self.c_fc(x)) * self.c_gate(x))
+    ],
+    "gate left out": [(modern.MLP, "inside", lambda self, x: self.activation(self.c_fc(x)))],
+    "sigmoid for silu": [(modern.MLP, "inside", lambda self, x: self.c_gate(x).sigmoid() * self.c_fc(x))],
+    "mean subtracted": [(modern, "norm", with_mean_subtracted)],
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_version_is_told(fault, monkeypatch):
+    """If this fails, the comparison with a Llama would also pass for this mistake."""
+    for where, name, broken in BROKEN[fault]:
+        monkeypatch.setattr(where, name, broken)
+    assert off_llama(SMALL) > 1e-2
+
+
+# Norm -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.1])
+def test_rms_norm_is_its_formula(eps):
+    """If this fails, a vector is divided by something else than the root of its mean square."""
+    made = modern.norm(replace(SMALL, norm_eps=eps)).double()
+    torch.manual_seed(0)
+    torch.nn.init.normal_(made.weight)
+    x = torch.randn(3, 5, 32, dtype=torch.float64) + 2
+    by_hand = torch.tensor(
+        [
+            [[v / math.sqrt(sum(u * u for u in row) / 32 + eps) for v in row] for row in sheet]
+            for sheet in x.tolist()
+        ],
+        dtype=torch.float64,
+    )  # fmt: skip
+    torch.testing.assert_close(made(x), by_hand * made.weight)
+    assert [name for name, _ in made.named_parameters()] == ["weight"]
+    centred = torch.nn.functional.layer_norm(x, (32,), made.weight, eps=eps)
+    assert (made(x) - centred).abs().max() > 0.1  # the control: the mean stays
+    x = x - x.mean(-1, keepdim=True)  # and where it is 0, the two are one
+    torch.testing.assert_close(made(x), torch.nn.functional.layer_norm(x, (32,), made.weight, eps=eps))
+
+
+# Rotary positions -----------------------------------------------------------------------------------------------------
+
+
+def turned(config, x, start=0):
+    """x (B, H, T, D) turned as tokens at positions start, start + 1, ..."""
+    cos, sin = modern.rotary(config)
+    here = slice(start, start + x.size(-2))
+    return modern.rotate(x, cos[here].to(x), sin[here].to(x))
+
+
+def test_a_pair_is_a_complex_number():
+    """If this fails, a rotation is none: by the oracle, pair i at position t is multiplied by e^(i t base^(-2i/D))."""
+    config = replace(SMALL, n_head=2, n_kv_head=2, rope_base=50.0)
+    x = torch.randn(2, 2, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    t, i = torch.arange(16, dtype=torch.float64)[:, None], torch.arange(8)
+    numbers = torch.view_as_complex(x.unflatten(-1, (8, 2))) * torch.exp(1j * t * 50.0 ** (-2 * i / 16))
+    expected = torch.view_as_real(numbers).flatten(-2)
+    torch.testing.assert_close(turned(config, x), expected, rtol=1e-6, atol=1e-6)  # the tables are float32
+    torch.testing.assert_close(turned(config, x).norm(dim=-1), x.norm(dim=-1), rtol=1e-6, atol=1e-6)
+    assert (by_halves(x, *(table.double() for table in modern.rotary(config))) - expected).abs().max() > 0.1
+    assert torch.equal(turned(config, x)[:, :, 0], x[:, :, 0])
+
+
+def test_scores_know_the_distance_alone():
+    """If this fails, how much a token reads another depends on where the two stand, not on how far apart."""
+    config = replace(SMALL, block_size=64)
+    random = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 4, 10, 8, dtype=torch.float64, generator=random) for _ in "qk")
+
+    def scores(q_start, k_start):
+        return turned(config, q, q_start) @ turned(config, k, k_start).mT
+
+    base = scores(0, 0)
+    for shift in (1, 7, 50):
+        torch.testing.assert_close(scores(shift, shift), base, rtol=1e-5, atol=1e-5)
+        assert (scores(shift, 0) - base).abs().max() > 0.1  # the control: another distance
+    assert (scores(3, 0) - scores(0, 3)).abs().max() > 0.1  # and the past is not the future
+
+
+def test_the_model_reads_a_text_the_same_wherever_it_stands():
+    """If this fails, something else than distances tells the positions of a rotary model."""
+    model = randomised(ModernGPT(SMALL))
+    idx = rows(2, 6)
+
+    def logits(start):
+        x, turn = model.embed(idx, start)
+        for block in model.h:
+            x = block(x, turn)
+        return model.lm_head(model.ln_f(x))
+
+    with torch.no_grad():
+        assert torch.equal(logits(0), model(idx))
+        torch.testing.assert_close(logits(10), model(idx), rtol=1e-4, atol=1e-4)
+        learned = randomised(ModernGPT(replace(SMALL, positions="learned")))
+        first, later = (learned.embed(idx, start)[0] for start in (0, 10))
+        assert (first - later).abs().max() > 0.1  # the control
+        assert torch.equal(later, learned.wte(idx) + learned.wpe.weight[10:16])
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_groups_are_heads_with_equal_keys_and_values(groups):
+    """If this fails, a group of heads reads other keys or values than its own."""
+    config = replace(SMALL, n_kv_head=groups)
+    grouped, full = randomised(ModernGPT(config)), ModernGPT(replace(config, n_kv_head=None)).eval()
+    D, n = config.head_size, config.n_head // groups
+
+    def copied(many):
+        state = grouped.state_dict()
+        for name in state:
+            if "c_attn" in name:
+                q, k, v = state[name].split((4 * D, groups * D, groups * D))
+                k, v = (many(part.unflatten(0, (groups, D))).flatten(0, 1) for part in (k, v))
+                state[name] = torch.cat((q, k, v))
+        full.load_state_dict(state)
+        with torch.no_grad():
+            return (full(rows(3, 16)) - grouped(rows(3, 16))).abs().max().item()
+
+    assert copied(lambda heads: heads.repeat_interleave(n, dim=0)) < 1e-4
+    wrong = copied(lambda heads: heads.repeat(n, 1, 1))
+    assert (wrong > 1e-2) == (groups == 2)  # one group, or four: in any order they are the same
+
+
+# Beside the GPT of page 8 ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_without_the_changes_it_is_the_gpt_of_page_8(activation, tied):
+    """If this fails, something has changed since GPT-2 that no field of the configuration names."""
+    shape = {"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 12}
+    gpt = randomised(GPT(GPTConfig(**shape, activation=activation, tied=tied, qkv_bias=True)))
+    ours = ModernGPT(replace(PLAIN, activation=activation, tied=tied)).eval()
+    assert list(ours.state_dict()) == list(gpt.state_dict())
+    ours.load_state_dict(gpt.state_dict())
+    idx = rows(3, 8, 11)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(idx), gpt(idx), rtol=1e-5, atol=1e-5)
+        for name, parameter in ours.named_parameters():  # the control: each weight counts
+            kept = parameter.clone()
+            parameter.mul_(1.5).add_(torch.linspace(0, 1, parameter.numel()).view_as(parameter))
+            keys = name.endswith("c_attn.bias")  # a bias of the keys alone would have no effect
+            assert (ours(idx) - gpt(idx)).abs().max() > (1e-6 if keys else 1e-4), name
+            parameter.copy_(kept)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_change_works_alone(change):
+    """If this fails, an option works only together with another one, or not at all."""
+    config = replace(PLAIN, **CHANGES[change])
+    torch.manual_seed(0)
+    model = ModernGPT(config)
+    idx, targets = rows(4, 8, 11), rows(4, 8, 11, seed=1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = [trainer.update(model, optimizer, idx, targets, 1e-2) for _ in range(12)]
+    assert losses[-1] < losses[0] - 0.1
+    model.eval()
+    assert model(idx).shape == (4, 8, 11)
+    assert torch.equal(model(idx), model(idx))
+    assert verify.expected_parameters(config) == sum(p.numel() for p in model.parameters())
+    assert verify.causal(model, 11, 8).status == "passed"
+
+
+@pytest.mark.parametrize("change", [c for c in CHANGES if c not in ("dropout", "inner")])
+def test_each_change_is_one(change):
+    """If this fails, a field of the configuration says something and does nothing."""
+    ours = randomised(ModernGPT(PLAIN))
+    other = ModernGPT(replace(PLAIN, **CHANGES[change])).eval()
+    state, wanted = ours.state_dict(), other.state_dict()
+    fitted = {name: state[name] if name in state and state[name].shape == v.shape else v for name, v in wanted.items()}
+    other.load_state_dict(fitted)
+    assert (other(rows(2, 8, 11)) - ours(rows(2, 8, 11))).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("C", [12, 64, 128, 576])
+def test_a_gate_costs_nothing(C):
+    """If this fails, a model with a gate is larger than one without, and the two cannot be compared."""
+    plain, gated = (ModernConfig(n_embd=C, n_head=2, activation=name) for name in ("gelu", "swiglu"))
+    assert plain.inner == 4 * C
+    assert 0 <= 2 * C * plain.inner - 3 * C * gated.inner < 3 * C
+    assert replace(gated, n_inner=100).inner == replace(plain, n_inner=100).inner == 100
+
+
+def test_names_are_those_of_model():
+    """If this fails, weights that are read by name, or tools that look inside by name, find nothing."""
+    model = ModernGPT(replace(SMALL, n_layer=1))
+    linears = ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_gate", "mlp.c_proj"]
+    names = ["wte", *(f"h.0.{name}" for name in ("ln_1", *linears[:2], "ln_2", *linears[2:])), "ln_f", "lm_head"]
+    assert list(model.state_dict()) == [f"{name}.weight" for name in names]
+    assert {name for name, _ in model.named_buffers()} == {"cos", "sin"}  # in no file: they follow from the numbers
+    assert model.cos.shape == model.sin.shape == (16, 4)
+    assert model.h[0].attn.c_attn.weight.shape == ((4 + 2 * 2) * 8, 32)
+    assert model.lm_head.weight is model.wte.weight
+
+
+def test_initial_weights_are_those_of_gpt2():
+    """If this fails, a fresh model starts loud, and its first losses are far above ln V."""
+    torch.manual_seed(0)
+    model = ModernGPT(ModernConfig(n_embd=256, n_layer=8, bias=True))
+    spread = {name: p.std().item() for name, p in model.named_parameters() if p.dim() == 2}
+    for name, std in spread.items():
+        assert std == pytest.approx(0.02 / 4 if name.endswith("c_proj.weight") else 0.02, rel=0.05), name
+    assert all((p == 0).all() for name, p in model.named_parameters() if name.endswith("bias"))
+    assert all((p == 1).all() for name, p in model.named_parameters() if "ln_" in name and name.endswith("weight"))
+
+
+# Verified, sampled, refused -------------------------------------------------------------------------------------------
+
+TINY = ModernConfig(vocab_size=31, block_size=12, n_layer=2, n_head=4, n_kv_head=2, n_embd=32)
+
+
+def built(config):
+    torch.manual_seed(0)
+    return ModernGPT(config)
+
+
+def test_a_modern_model_passes_every_check():
+    """If this fails, a right model is called wrong: rotary positions are not GPT-2's, and no mistake."""
+    found = verify.check_model(built(TINY), 31, 12)
+    assert found.passed, str(found)
+    status = {result.name: result.status for result in found.results}
+    assert status["causal"] == status["batch-independent"] == status["reach"] == status["memorise"] == "passed"
+    assert [name for name, what in status.items() if what == "differs"] == ["position-sensitive"]
+    assert status["loss"] == status["parameters"] == "not checked"
+
+
+def test_a_modern_model_is_what_its_configuration_says():
+    """If this fails, expect= cannot be used with a ModernConfig."""
+    found = verify.check_model(built(TINY), expect=TINY)
+    assert found.passed, str(found)
+    assert {result.name for result in found.results if result.status != "passed"} == {"loss"}
+    learned = replace(TINY, positions="learned")
+    assert verify.position_sensitive(built(learned), expect=learned).status == "passed"
+    assert verify.position_sensitive(built(TINY), expect=learned).status == "failed"
+    wrong = verify.position_sensitive(built(learned), expect=TINY)
+    assert wrong.status == "failed"
+    assert "are to be rotary" in wrong.cause
+    assert verify.position_sensitive(built(TINY), expect=GPTConfig(31, 12, 2, 4, 32)).status == "failed"
+
+
+@pytest.mark.parametrize("fault", ["no mask", "turned over the heads", "not turned"])
+def test_checks_see_a_broken_modern_model(fault, monkeypatch):
+    """If this fails, the checks pass whatever is called modern."""
+    for where, name, broken in BROKEN[fault]:
+        monkeypatch.setattr(where, name, broken)
+    model = built(TINY)
+    found = [check(model, expect=TINY).status for check in (verify.causal, verify.position_sensitive)]
+    assert "failed" in found
+
+
+def test_smollm2_has_the_parameters_that_it_has():
+    """If this fails, the preset is another model than the one whose weights are read into it."""
+    config = PRESETS["smollm2"]
+    assert verify.expected_parameters(config) == 134_515_008
+    with torch.device("meta"):
+        model = ModernGPT(config)
+    assert sum(p.numel() for p in model.parameters()) == 134_515_008
+    table = verify.parameter_table(config)
+    assert [row.count for row in table] == [28_311_552, 26_542_080, 79_626_240, 34_560, 576]
+    assert table.total != verify.expected_parameters(replace(config, n_kv_head=None))
+
+
+configurations = st.builds(
+    lambda groups, shared, pairs, **rest: ModernConfig(
+        n_head=groups * shared, n_kv_head=groups, n_embd=2 * pairs * groups * shared, **rest
+    ),
+    groups=st.integers(1, 3), shared=st.integers(1, 2), pairs=st.integers(1, 3), vocab_size=st.integers(1, 40),
+    block_size=st.integers(1, 12), n_layer=st.integers(1, 3), n_inner=st.none() | st.integers(1, 9),
+    norm=st.sampled_from(modern.NORMS), positions=st.sampled_from(modern.POSITIONS),
+    activation=st.sampled_from(["swiglu", "geglu", "gelu", "relu"]), bias=st.booleans(), tied=st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(config=configurations)
+def test_the_formula_counts_what_the_model_has(config):
+    """If this fails, formula and model disagree for some configuration, so one of them is wrong."""
+    model = ModernGPT(config)
+    table = verify.parameter_table(config)
+    assert table.total == sum(p.numel() for p in model.parameters())
+    assert table.rows[1].count == sum(p.numel() for block in model.h for p in block.attn.parameters())
+    assert table.rows[2].count == sum(p.numel() for block in model.h for p in block.mlp.parameters())
+    symbols = {"V": config.vocab_size, "T": config.block_size, "L": config.n_layer, "C": config.n_embd}
+    symbols |= {"G": config.kv_heads, "D": config.head_size, "M": config.inner}
+    for row in table:
+        assert evaluated(row.formula, symbols) == row.count, row.formula
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"positions": "learned"}, "there is a learned position embedding"),
+        ({"n_kv_head": None}, "keys and values of its own"),
+        ({"n_kv_head": 1}, "share one head"),
+        ({"activation": "relu", "n_inner": TINY.inner}, "no gate"),
+        ({"n_inner": 128}, "128 wide inside, not 85"),
+        ({"tied": False}, "not tied"),
+        ({"bias": True}, "have a bias"),
+        ({"n_layer": 1}, "one block is missing"),
+        ({"n_layer": 3}, "one block too many"),
+    ],
+)
+def test_a_difference_in_parameters_is_explained(fields, words):
+    """If this fails, the count is off and nobody says why."""
+    result = verify.parameter_count(built(replace(TINY, **fields)), expect=TINY)
+    assert result.status == "failed"
+    assert words in result.cause
+    assert verify.parameter_count(built(TINY), expect=TINY).status == "passed"
+
+
+def test_every_stage_of_a_modern_model_is_shown():
+    """If this fails, the table of stages leaves out a modern model, or shows another stream than it has."""
+    model, idx = randomised(ModernGPT(TINY)), rows(2, 5, 31)
+    stages = verify.shape_table(model, idx)
+    assert [stage.name for stage in stages][:3] == ["embeddings", "attention 1", "MLP 1"]
+    assert stages[0].rms == pytest.approx(model.wte(idx).square().mean().sqrt().item(), rel=1e-5)
+    assert stages[-1].rms == pytest.approx(model(idx).square().mean().sqrt().item(), rel=1e-5)
+
+
+def test_a_modern_model_writes():
+    """If this fails, text cannot be sampled from a modern model."""
+    model = built(TINY)
+    random = torch.Generator().manual_seed(0)
+    out = sampling.generate(model, rows(2, 3, 31), 20, generator=random)
+    assert out.shape == (2, 23)
+    assert out.max() < 31
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"n_head": 3}, ValueError, "n_embd must be a multiple of n_head, got 128 and 3"),
+        ({"n_kv_head": 3}, ValueError, "n_head must be a multiple of n_kv_head, got 4 and 3"),
+        ({"n_kv_head": 8}, ValueError, "n_head must be a multiple of n_kv_head"),
+        ({"n_kv_head": 0}, ValueError, "n_kv_head must be at least 1"),
+        ({"n_inner": 1.5}, TypeError, "n_inner must be a whole number, got 1.5"),
+        ({"n_layer": True}, TypeError, "n_layer must be a whole number"),
+        ({"vocab_size": None}, TypeError, "vocab_size must be a whole number"),
+        ({"n_embd": 4}, ValueError, "n_embd / n_head must be even, got 1"),
+        ({"norm": "batch"}, ValueError, "norm must be one of rms, layer, got 'batch'"),
+        ({"positions": None}, ValueError, "positions must be one of rotary, learned"),
+        ({"activation": "silu"}, ValueError, "activation must be one of swiglu, geglu, gelu"),
+        ({"bias": 1}, TypeError, "bias must be True or False"),
+        ({"tied": "no"}, TypeError, "tied must be True or False"),
+        ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1"),
+        ({"dropout": "0"}, TypeError, "dropout must be a number"),
+        ({"rope_base": 0.5}, ValueError, "rope_base must be at least 1"),
+        ({"rope_base": math.inf}, ValueError, "rope_base must be"),
+        ({"norm_eps": -1e-5}, ValueError, "norm_eps must be"),
+        ({"norm_eps": math.nan}, ValueError, "norm_eps must be"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused(fields, error, words):
+    """If this fails, a slip in a configuration ends in a traceback from the depths, or in a wrong model."""
+    with pytest.raises(error) as caught:
+        ModernConfig(**fields)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_odd_heads_are_no_matter_without_turns():
+    """If this fails, learned positions are refused for what only rotary ones need."""
+    assert ModernGPT(ModernConfig(n_embd=12, n_head=4, positions="learned"))(rows(1, 4, 65)).shape == (1, 4, 65)
+    assert asdict(ModernConfig(**asdict(SMALL))) == asdict(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("idx", "words"),
+    [
+        (torch.zeros(1, 13, dtype=torch.long), "crop it to block_size"),
+        (torch.full((1, 2), 31), "outside 0..30"),
+        (torch.zeros(3, dtype=torch.long), r"of shape \(B, T\)"),
+        (torch.zeros(1, 0, dtype=torch.long), "0 tokens a row"),
+    ],
+)
+def test_bad_tokens_are_refused_in_one_line(idx, words):
+    """If this fails, a mistake in the tokens ends in an IndexError from the depths."""
+    with pytest.raises(ValueError, match=words) as caught:
+        built(TINY)(idx)
+    assert "\n" not in str(caught.value)
