@@ -16,13 +16,14 @@ Take one line, and cut it into characters. Which two neighbours stand side by si
 
 # %%
 from collections import Counter
+from itertools import pairwise
 
 from gptbook import display
 from gptbook.claims import claim
 
 line = "the thin thing then"
 tokens = list(line)
-pairs = Counter(zip(tokens, tokens[1:], strict=False))
+pairs = Counter(pairwise(tokens))
 for (a, b), count in pairs.most_common(4):
     print(f"{a!r} then {b!r}: {count} times")
 
@@ -50,7 +51,7 @@ def merge(tokens, pair, new):
 claim("th_count", pairs["t", "h"], expected=4)
 print(f"{len(tokens):2d} tokens:", "|".join(tokens))
 for _ in range(3):
-    pairs = Counter(zip(tokens, tokens[1:], strict=False))
+    pairs = Counter(pairwise(tokens))
     best = max(pairs, key=pairs.get)  # of several, the one that came first
     tokens = merge(tokens, best, "".join(best))
     print(f"{len(tokens):2d} tokens:", "|".join(tokens))
@@ -143,7 +144,7 @@ def train_slowly(text, vocab_size):
     for new in range(256, vocab_size):
         counts = Counter()
         for ids, count in chunks:
-            for pair in zip(ids, ids[1:], strict=False):
+            for pair in pairwise(ids):
                 counts[pair] += count
         best = min(counts, key=lambda pair: (-counts[pair], pair))
         chunks = [(merge(ids, best, new), count) for ids, count in chunks]
@@ -506,9 +507,7 @@ def kept_whole(words, old, new):
     return [w for w in words if len(old(" " + w)) > 1 and len(new(" " + w)) == 1]
 
 
-words = (
-    "house bicycle selfie smartphone Haus Fahrrad geladen maison спасибо école".split()
-)
+words = ["house", "bicycle", "Haus", "Fahrrad", "geladen", "maison", "спасибо"]
 found = kept_whole(words, real["gpt2"].encode, real["o200k_base"].encode)
 assert "geladen" in found
 print(found)
