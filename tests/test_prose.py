@@ -85,6 +85,15 @@ def test_claims_are_filled_outside_code_and_formulas():
     assert prose.fill("{{ s }}", {"s": "a*b*"}, escape=False) == ("a*b*", [])
 
 
+def test_a_claim_that_nobody_recorded_is_a_dash_where_a_page_was_not_run():
+    """If this fails, a page without its asset shows braces, or a slip of the pen passes for a missing number."""
+    text = "{{ here }}, {{ gone:,.2f }}, `{{ gone }}`, {{ go ne }}"
+    filled, problems = prose.fill(text, {"here": 3}, absent=True)
+    assert filled == f"3, {prose.ABSENT}, `{{{{ gone }}}}`, {{{{ go ne }}}}"
+    assert len(problems) == 1
+    assert len(prose.fill(text, {"here": 3})[1]) == 2  # the control
+
+
 @pytest.mark.parametrize("text", ["{{ none }}", "{{ n:q }}", "{{ n", "{{ N }}", "{{ }}", "{{ a b }}"])
 def test_claims_that_cannot_be_filled_are_named(text):
     """If this fails, braces are published."""
