@@ -364,7 +364,8 @@ from gptbook import PRESETS
 
 published = {"step-5": 816_640, "lets-build": 159_937, "gpt2": 124_439_808}
 rows = []
-for name, c in PRESETS.items():
+for name in ("step-5", "lets-build", "under-the-hood", "gpt2"):
+    c = PRESETS[name]
     formula = (2 * c.vocab_size + c.block_size + 2) * c.n_embd
     formula += c.n_layer * (12 * c.n_embd**2 + 10 * c.n_embd)
     more = c.vocab_size * c.head_bias + 3 * c.n_embd * c.n_layer * c.qkv_bias

@@ -99,7 +99,9 @@ def parser() -> Parser:
     data.add_argument("name", nargs="?", metavar="NAME", help="tinyshakespeare, python-docs, book, or a text file")
 
     train = command("train", run_train, "train a model and keep the run in a folder")
-    train.add_argument("--preset", metavar="NAME", help="step-5 (the default), lets-build, or under-the-hood")
+    train.add_argument(
+        "--preset", metavar="NAME", help="step-5 (the default), lets-build, lets-build-bpe, or under-the-hood"
+    )
     train.add_argument(
         "--data", type=named, metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)"
     )
@@ -121,7 +123,9 @@ def parser() -> Parser:
 
     sample = command("sample", run_sample, "let a trained model go on with a text")
     sample.add_argument("folder", type=place, metavar="DIR", help="the folder of a run")
-    sample.add_argument("--prompt", metavar="TEXT", help="what to go on with (default: the vocabulary's first symbol)")
+    sample.add_argument(
+        "--prompt", metavar="TEXT", help="what to go on with (default: the first symbol, or a line end)"
+    )
     sample.add_argument("--tokens", type=whole(1), default=300, metavar="N", help="how many to add (default: 300)")
     sample.add_argument(
         "--temperature", type=number(0), default=1.0, metavar="T", help="0 takes the likeliest each time (default: 1)"
@@ -166,9 +170,8 @@ def run_train(args):
     import torch
 
     from gptbook import corpora, recipes, runs
-    from gptbook.data import split, windows
+    from gptbook.data import encoded, windows
     from gptbook.progress import Progress
-    from gptbook.tokenizers import CharTokenizer
     from gptbook.trainer import TrainConfig, train
 
     if args.preset is not None and args.preset not in recipes.TRAINING:
@@ -207,7 +210,7 @@ def run_train(args):
         preset = args.preset or "step-5"
         data = _data_name(args.data or recipes.CORPORA[preset])
         corpus = corpora.load(data)
-        tokenizer = CharTokenizer.train(corpus.text)
+        tokenizer = recipes.tokenizer_for(preset, corpus.text, own=True)
         training = recipes.TRAINING[preset]
         steps = args.steps or training.steps
         training = replace(
@@ -220,7 +223,7 @@ def run_train(args):
         torch.manual_seed(training.seed)
         model = recipes.build(replace(recipes.PRESETS[preset], vocab_size=tokenizer.vocab_size))
 
-    train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
+    train_tokens, val_tokens = encoded(corpus.text, tokenizer)
     for part in (train_tokens, val_tokens):
         windows(part, model.config.block_size)  # complains about too short a text before anything is said or written
     _say_note(corpus)
@@ -256,15 +259,14 @@ def run_train(args):
 
 def run_eval(args):
     """Measure a trained model."""
-    import torch
-
-    from gptbook.data import split
+    from gptbook.data import encoded, judged, split
     from gptbook.trainer import evaluate
 
     run, tokenizer = _load_run(args.folder)
     corpus = _same_corpus(run.config)
-    train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
-    found = evaluate(run.model, val_tokens if args.split == "val" else train_tokens)
+    part = ("train", "val").index(args.split)
+    text, tokens = split(corpus.text)[part], encoded(corpus.text, tokenizer)[part]
+    found = evaluate(run.model, tokens, characters=len(judged(text, tokenizer, tokens)))
     if args.json:
         about = {"loss": found.loss, "bits_per_character": found.bits_per_character}
         print(json.dumps(about | {"tokens": found.tokens, "split": args.split}))
@@ -284,7 +286,8 @@ def run_sample(args):
     run, tokenizer = _load_run(args.folder)
     if args.prompt == "":
         raise UsageError("--prompt is empty: give at least one character, or leave the option out")
-    ids = [0] if args.prompt is None else tokenizer.encode(args.prompt)
+    first = getattr(tokenizer, "symbols", "\n")[0]  # a vocabulary of pieces begins with no text to speak of
+    ids = tokenizer.encode(first if args.prompt is None else args.prompt)
     random = torch.Generator().manual_seed(args.seed)
     out = (sampling if args.no_cache else kv_cache).generate(
         run.model,
@@ -300,14 +303,13 @@ def run_sample(args):
 
 def _load_run(folder):
     """The run in `folder` and its tokenizer."""
-    from gptbook import runs
-    from gptbook.tokenizers import CharTokenizer
+    from gptbook import runs, tokenizers
 
     run = runs.load_run(folder)
     missing = {"preset", "data", "corpus", "tokenizer"} - run.config.keys()
     if missing:
         raise UsageError(f"{folder}: its config.json lacks {', '.join(sorted(missing))}: use a run of `gptbook train`")
-    return run, CharTokenizer.from_dict(run.config["tokenizer"])
+    return run, tokenizers.from_dict(run.config["tokenizer"])
 
 
 def _data_name(name: str) -> str:

@@ -16,6 +16,19 @@ def split(tokens, fraction: float = 0.9):
     return tokens[:n], tokens[n:]
 
 
+def encoded(text: str, tokenizer):
+    """The two parts of a text as tokens, train (N,) and validation (M,), each encoded by itself.
+
+    The text is cut, not the row of tokens: so the parts are the same text whatever a token is.
+    """
+    return tuple(torch.tensor(tokenizer.encode(part), dtype=torch.int64) for part in split(text))
+
+
+def judged(text: str, tokenizer, tokens) -> str:
+    """What the targets among the tokens (N,) of a text stand for: the text without its first token."""
+    return text[len(tokenizer.decode(tokens[:1])) :]
+
+
 def development_split(train):
     """Cut the training part (N,) once more, its last tenth off, to make choices on; validation stays unseen."""
     return split(train, 0.9)

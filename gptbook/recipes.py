@@ -4,6 +4,7 @@ import ast
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 import secrets
@@ -19,18 +20,21 @@ import platformdirs
 import torch
 
 from gptbook import checkpoint, corpora, kv_cache, runs
-from gptbook.data import split
+from gptbook.data import encoded, judged, split
 from gptbook.machine import processor
 from gptbook.model import GPT, GPTConfig
 from gptbook.modern import ModernConfig, ModernGPT
 from gptbook.progress import Progress
-from gptbook.tokenizers import CharTokenizer
+from gptbook.tokenizers import BPETokenizer, CharTokenizer
 from gptbook.trainer import TrainConfig, estimate_loss, evaluate, train
 
 PRESETS = {
     "step-5": GPTConfig(),
     "lets-build": GPTConfig(
         block_size=32, n_layer=3, n_embd=64, activation="relu", head_bias=True, scale_residual=False
+    ),
+    "lets-build-bpe": GPTConfig(
+        vocab_size=1024, block_size=32, n_layer=3, n_embd=64, activation="relu", head_bias=True, scale_residual=False
     ),
     "under-the-hood": GPTConfig(block_size=128, qkv_bias=True),
     "gpt2": GPTConfig(
@@ -52,14 +56,24 @@ TRAINING = {
         batch_size=16, steps=3000, learning_rate=1e-3, eval_every=300, random_batches=50,
         snapshots=(0, 50, 300, 900),
     ),
+    "lets-build-bpe": TrainConfig(  # as much work as lets-build: its tokens cost more each, for the larger unembedding
+        batch_size=16, steps=2183, learning_rate=1e-3, eval_every=300, random_batches=50,
+        snapshots=(0, 50, 300, 900),
+    ),
     "under-the-hood": TrainConfig(
         batch_size=32, steps=1000, learning_rate=2e-3, eval_every=50,
         snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
 }  # fmt: skip
 
-CORPORA = {"step-5": "tinyshakespeare", "lets-build": "tinyshakespeare", "under-the-hood": "book"}
+CORPORA = {
+    "step-5": "tinyshakespeare",
+    "lets-build": "tinyshakespeare",
+    "lets-build-bpe": "tinyshakespeare",
+    "under-the-hood": "book",
+}
 OWN_VOCABULARY = ("under-the-hood",)  # the others keep V = 65 on every text
+PIECES = ("lets-build-bpe",)  # tokens are pieces of words; for the others, characters
 
 
 def build(config: GPTConfig | ModernConfig) -> GPT | ModernGPT:
@@ -70,11 +84,11 @@ def build(config: GPTConfig | ModernConfig) -> GPT | ModernGPT:
 @dataclass
 class Trained:
     """A recipe's model, trained to the end. `history` is one dictionary a measurement; `summary` holds the losses over
-    the whole of both splits (nats a token), the time, the speed, and the machine.
+    the whole of both splits (nats a token), that of validation in bits per byte too, the time, the speed, the machine.
     """
 
     model: GPT | ModernGPT
-    tokenizer: CharTokenizer
+    tokenizer: CharTokenizer | BPETokenizer
     corpus: corpora.Corpus
     history: list[dict] = field(repr=False)
     summary: dict
@@ -90,13 +104,24 @@ loaded_runs: dict[str, str] = {}  # name -> key and sha256 of the weights of eac
 loaded_folders: dict[str, Path] = {}  # name -> the folder of that run
 
 
+def tokenizer_for(name: str, text: str, own: bool = False) -> CharTokenizer | BPETokenizer:
+    """The tokenizer of the recipe `name` for a text: pieces learned on its training part, or its characters.
+
+    As many tokens as the recipe's model has, or, of characters and if `own`, as many as the text has.
+    """
+    vocab_size = PRESETS[name].vocab_size
+    if name in PIECES:
+        return BPETokenizer.train(split(text)[0], vocab_size)
+    return CharTokenizer.train(text, None if own or name in OWN_VOCABULARY else vocab_size)
+
+
 def trained(name: str, show: bool | None = None) -> Trained:
     """The model of the recipe `name`, trained on its text: kept from the last time, or trained now.
 
     A kept model serves as long as everything it depends on is the same: the source that training runs, both
-    configurations, the text, the versions of Python and PyTorch. Models are kept in the folder that GPTBOOK_RUNS names,
-    else in the user's cache. A training shows how it goes on on a terminal, elsewhere only if `show` says so. Raises
-    ValueError for an unknown recipe.
+    configurations, the text and its tokens, the versions of Python and PyTorch. Models are kept in the folder that
+    GPTBOOK_RUNS names, else in the user's cache. A training shows how it goes on on a terminal, elsewhere only if
+    `show` says so. Raises ValueError for an unknown recipe.
 
     The text of the book changes with each edit of a page, so a model of it keeps the text that it read, as
     book/input.txt: with its folder in GPTBOOK_DATA, that text is the book, and the model serves.
@@ -104,13 +129,13 @@ def trained(name: str, show: bool | None = None) -> Trained:
     if name not in TRAINING:
         raise ValueError(f"recipe {name!r}: there is none of this name: choose one of {', '.join(TRAINING)}")
     corpus = corpora.load(CORPORA[name])
-    vocab_size = None if name in OWN_VOCABULARY else PRESETS[name].vocab_size
-    tokenizer = CharTokenizer.train(corpus.text, vocab_size=vocab_size)
+    tokenizer = tokenizer_for(name, corpus.text)
+    tokens = encoded(corpus.text, tokenizer)
     config = replace(PRESETS[name], vocab_size=tokenizer.vocab_size)
-    key = _key(config, TRAINING[name], corpus)
+    key = _key(config, TRAINING[name], corpus, tokenizer, tokens)
     folder = _runs_folder() / f"{name}-{key[:16]}"
     if not folder.exists():
-        _make(folder, name, config, tokenizer, corpus, sys.stderr.isatty() if show is None else show)
+        _make(folder, name, config, tokenizer, corpus, tokens, sys.stderr.isatty() if show is None else show)
     try:
         run = runs.load_run(folder)
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -126,9 +151,9 @@ def _runs_folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_dir("gptbook", appauthor=False)) / "runs"
 
 
-def _key(config: GPTConfig | ModernConfig, training: TrainConfig, corpus: corpora.Corpus) -> str:
-    """The sha256 of all that a trained model depends on."""
-    source = source_closure("gptbook.trainer", "gptbook.tokenizers", "gptbook.corpora")
+def _key(config: GPTConfig | ModernConfig, training: TrainConfig, corpus: corpora.Corpus, tokenizer, tokens) -> str:
+    """The sha256 of all that a trained model depends on: of the tokenizer what it is and gives, not its source."""
+    source = source_closure("gptbook.trainer", "gptbook.corpora")
     if isinstance(config, GPTConfig):
         source.pop("gptbook.modern", None)  # which runs can hold, and this one does not
     parts = {
@@ -136,6 +161,8 @@ def _key(config: GPTConfig | ModernConfig, training: TrainConfig, corpus: corpor
         "model": asdict(config),
         "training": asdict(training),
         "text": corpus.sha256,
+        "tokenizer": tokenizer.to_dict(),
+        "tokens": [hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in tokens],
         "torch": str(torch.__version__),
         "python": platform.python_version_tuple()[:2],
     }
@@ -177,13 +204,13 @@ def _source_of(module: str, root: Path) -> Path | None:
     return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
-def run_about(preset: str, data: str, corpus: corpora.Corpus, tokenizer: CharTokenizer) -> dict:
+def run_about(preset: str, data: str, corpus: corpora.Corpus, tokenizer: CharTokenizer | BPETokenizer) -> dict:
     """What the config.json of a run says beside model and training: recipe, text, vocabulary."""
     text = {"name": corpus.name, "sha256": corpus.sha256}
     return {"preset": preset, "data": data, "corpus": text, "tokenizer": tokenizer.to_dict()}
 
 
-def _make(folder: Path, name: str, config: GPTConfig, tokenizer: CharTokenizer, corpus: corpora.Corpus, show: bool):
+def _make(folder: Path, name: str, config, tokenizer, corpus: corpora.Corpus, tokens, show: bool):
     """Train beside `folder` and rename into it, so that a folder of this name always holds a finished run."""
     training = TRAINING[name]
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -191,19 +218,24 @@ def _make(folder: Path, name: str, config: GPTConfig, tokenizer: CharTokenizer, 
     try:
         torch.manual_seed(training.seed)
         model = build(config)
-        train_tokens, val_tokens = split(torch.tensor(tokenizer.encode(corpus.text)))
+        train_tokens, val_tokens = tokens
         peak = peak_gflops()
         extra = run_about(name, CORPORA[name], corpus, tokenizer)
         with Progress(training.steps) if show else contextlib.nullcontext() as progress:
             result = train(model, train_tokens, val_tokens, training, folder=aside, progress=progress, extra=extra)
         if result.interrupted:
             raise KeyboardInterrupt
+        val_loss = result.history[-1]["val_loss"]
+        val_bytes = len(judged(split(corpus.text)[1], tokenizer, val_tokens).encode(errors="surrogatepass"))
         summary = {
             "steps": result.step,
             "seconds": result.seconds,
             "tokens_per_second": result.tokens_per_second,
             "train_loss": evaluate(model, train_tokens).loss,
-            "val_loss": result.history[-1]["val_loss"],
+            "val_loss": val_loss,
+            "val_targets": len(val_tokens) - 1,
+            "val_bytes": val_bytes,  # that the targets stand for
+            "val_bits_per_byte": val_loss * (len(val_tokens) - 1) / val_bytes / math.log(2),
             "gflops": result.tokens_per_second * flops_per_token(config) / 1e9,
             "peak_gflops": peak,
             "threads": torch.get_num_threads(),

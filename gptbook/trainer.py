@@ -142,7 +142,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss in nats a token, over how many tokens, and the same in bits (a character, if tokens are characters)."""
+    """The loss in nats a token, over how many tokens, and what that is in bits per character."""
 
     loss: float
     tokens: int
@@ -163,11 +163,12 @@ def _looking(model):
                 module.training = mode
 
 
-def evaluate(model: GPT, tokens, batch_size: int = 64) -> Evaluation:
+def evaluate(model: GPT, tokens, batch_size: int = 64, characters: int | None = None) -> Evaluation:
     """The loss over the whole of `tokens` (N,): each of its N - 1 targets once, in windows that do not overlap.
 
     The same call gives the same number, and the number does not depend on how the windows share batches, but for
-    rounding. Raises ValueError if there is nothing to predict.
+    rounding. `characters` says how many the targets stand for, where a token is not one character.
+    Raises ValueError if there is nothing to predict.
     """
     total, count = 0.0, 0
     with _looking(model) as device:
@@ -176,7 +177,7 @@ def evaluate(model: GPT, tokens, batch_size: int = 64) -> Evaluation:
             # The last window may be short: means must be weighted, or it would count too much.
             total += loss_fn(model(x), y).item() * y.numel()
             count += y.numel()
-    return Evaluation(total / count, count, total / count / math.log(2))
+    return Evaluation(total / count, count, total / (characters or count) / math.log(2))
 
 
 def estimate_loss(model: GPT, tokens, batches: int = 50, batch_size: int = 16, seed: int = 1337) -> float:

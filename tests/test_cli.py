@@ -1,6 +1,7 @@
 """The command line: what it prints and where, and that every mistake is one line and exit code 2."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptbook import cli, recipes, runs
+from gptbook import cli, recipes, runs, tokenizers
 from gptbook.cli import main
 from gptbook.progress import Progress
 from gptbook.trainer import evaluate
@@ -96,6 +97,35 @@ def test_eval_measures_the_whole_split(finished, capsys):
     out = capsys.readouterr().out
     assert f"{found['loss']:.4f} nats" in out
     assert f"{found['bits_per_character']:.4f} bits" in out
+
+
+def test_a_run_on_pieces_of_words(tmp_path, text, capsys):
+    """If this fails, a model of BPE tokens can be trained and not be used, or its bits are those of something else."""
+    folder = tmp_path / "run"
+    base = ["train", "--preset", "lets-build-bpe", "--data", str(text), "--out", str(folder)]
+    assert main([*base, "--steps", "3"]) == 0
+    assert main([*base, "--steps", "5", "--resume"]) == 0
+    run = runs.load_run(folder)
+    cut = int(0.9 * len(TEXT))
+    tokenizer = tokenizers.from_dict(run.config["tokenizer"])
+    assert tokenizer == tokenizers.BPETokenizer.train(TEXT[:cut], 1024)
+    assert run.model.config.vocab_size == tokenizer.vocab_size > 256
+    capsys.readouterr()
+    for split, part in (("train", TEXT[:cut]), ("val", TEXT[cut:])):
+        assert main(["eval", str(folder), "--json", "--split", split]) == 0
+        found = json.loads(capsys.readouterr().out)
+        ids = torch.tensor(tokenizer.encode(part))
+        assert found["tokens"] == len(ids) - 1
+        assert found["loss"] == evaluate(run.model, ids).loss
+        nats, characters = found["loss"] * (len(ids) - 1), len(tokenizer.decode(ids[1:]))
+        assert found["bits_per_character"] == pytest.approx(nats / math.log(2) / characters)
+        assert characters > 1.5 * len(ids)  # else a token would be as good as a character
+    for options in ((), ("--no-cache",), ("--prompt", "the owl 🦉")):
+        assert main(["sample", str(folder), "--tokens", "20", *options]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert out.startswith(options[1] if options[1:] else "\n")
+    assert out.encode()  # what is no UTF-8 has become U+FFFD
 
 
 def test_sample_prints_text_and_nothing_else(finished, capsys):

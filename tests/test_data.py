@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gptbook import data
+from gptbook.tokenizers import BPETokenizer, CharTokenizer
 
 
 def generator(seed=0):
@@ -27,6 +28,24 @@ def test_split_cuts_once(N, fraction):
     train, validation = data.split(torch.arange(N), fraction)
     assert train.tolist() == list(range(n))
     assert validation.tolist() == list(range(n, N))
+
+
+@given(text=st.text("aé🙂 b", min_size=12), pieces=st.booleans())
+def test_both_parts_are_the_same_text_whatever_a_token_is(text, pieces):
+    """If this fails, models with different tokens are compared on different texts."""
+    tokenizer = BPETokenizer.train(text, 264) if pieces else CharTokenizer.train(text)
+    parts = data.encoded(text, tokenizer)
+    for part, tokens in zip(data.split(text), parts, strict=True):
+        assert (tokens.dtype, tokens.dim()) == (torch.int64, 1)
+        assert tokenizer.decode(tokens) == part
+        judged = data.judged(part, tokenizer, tokens)
+        assert part.endswith(judged)
+        if not pieces:
+            assert judged == part[1:]
+        elif "\ufffd" not in tokenizer.decode(tokens[:1]):  # else it ends inside of a character
+            assert judged == tokenizer.decode(tokens[1:])
+    if not pieces:
+        assert torch.equal(torch.cat(parts), torch.tensor(tokenizer.encode(text)))
 
 
 def test_no_target_of_validation_is_seen_in_training():

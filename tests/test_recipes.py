@@ -1,6 +1,7 @@
 """The named configurations are those of the book; models made from them are kept, and made anew when they must be."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import gptbook
-from gptbook import corpora, recipes, trainer
+from gptbook import corpora, recipes, runs, tokenizers, trainer
 from gptbook.checkpoint import weights
 from gptbook.model import GPT, GPTConfig
 from gptbook.recipes import PRESETS, TRAINING, source_closure, trained
+from gptbook.tokenizers import BPETokenizer, CharTokenizer
 from gptbook.trainer import TrainConfig, estimate_loss, evaluate, loss_fn
 
 TEXT = "".join(chr(97 + (i * i + i // 7) % 13) for i in range(900))
@@ -67,6 +69,13 @@ def test_the_trainings_are_those_that_the_book_names():
     assert (build.schedule, build.warmup_steps, build.clip, build.weight_decay) == ("constant", 0, None, 0.01)
     hood = TRAINING["under-the-hood"]
     assert (hood.learning_rate, hood.batch_size, hood.steps) == (2e-3, 32, 1000)
+    pieces = TRAINING["lets-build-bpe"]
+    assert replace(pieces, steps=build.steps) == build
+    assert replace(PRESETS["lets-build-bpe"], vocab_size=65) == PRESETS["lets-build"]
+    work = {
+        name: recipes.flops_per_token(PRESETS[name]) * TRAINING[name].steps for name in ("lets-build", "lets-build-bpe")
+    }
+    assert work["lets-build-bpe"] == pytest.approx(work["lets-build"], rel=1 / pieces.steps)  # to a step
     assert TRAINING.keys() == recipes.CORPORA.keys()
     assert TRAINING.keys() < PRESETS.keys()
 
@@ -133,6 +142,40 @@ def test_the_vocabulary(tiny, monkeypatch):
     assert trained("tiny").model.config.vocab_size == 213
 
 
+def test_a_recipe_of_pieces(tiny, monkeypatch):
+    """If this fails, "BPE against characters" on page 15 compares unlike things."""
+    text = "naïve owls allow all owls to howl; " * 40 + "and now: ÄÖÜ, unheard of! " * 5
+    (tiny / "text.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(recipes, "PIECES", ("tiny",))
+    monkeypatch.setitem(PRESETS, "tiny", replace(TINY, vocab_size=270))
+    made = trained("tiny")
+    cut = int(0.9 * len(text))
+    assert made.tokenizer == BPETokenizer.train(text[:cut], 270) != BPETokenizer.train(text, 270)
+    assert made.model.config.vocab_size == made.tokenizer.vocab_size == 270
+    assert tokenizers.from_dict(runs.read_config(made.folder)["tokenizer"]) == made.tokenizer
+    again = trained("tiny")
+    assert (again.folder, again.tokenizer) == (made.folder, made.tokenizer)
+
+    ids = torch.tensor(made.tokenizer.encode(text[cut:]))
+    assert made.summary["val_targets"] == len(ids) - 1
+    assert made.summary["val_bytes"] == len(made.tokenizer.decode_bytes(ids[1:]))
+    nats = evaluate(made.model, ids).loss * (len(ids) - 1)
+    bits = nats / math.log(2) / len(made.tokenizer.decode_bytes(ids[1:]))
+    assert made.summary["val_bits_per_byte"] == pytest.approx(bits)
+    assert bits != pytest.approx(made.summary["val_loss"] / math.log(2), rel=0.1)
+
+
+def test_bits_per_byte_of_characters(tiny):
+    """If this fails, what the pieces are compared with is measured wrongly; letters of two bytes are in the text."""
+    text = "naïve owls allow all owls to howl; " * 40
+    (tiny / "text.txt").write_text(text, encoding="utf-8")
+    summary, cut = trained("tiny").summary, int(0.9 * len(text))
+    assert summary["val_targets"] == len(text) - cut - 1
+    assert summary["val_bytes"] == len(text[cut + 1 :].encode()) > summary["val_targets"]
+    bits = summary["val_loss"] / math.log(2) * summary["val_targets"] / summary["val_bytes"]
+    assert summary["val_bits_per_byte"] == pytest.approx(bits)
+
+
 def test_all_that_a_model_depends_on_makes_a_new_one(tiny, trainings, monkeypatch):
     """If this fails, the book shows results of a model that its code would no longer make."""
     seen = {trained("tiny").folder}
@@ -141,6 +184,7 @@ def test_all_that_a_model_depends_on_makes_a_new_one(tiny, trainings, monkeypatc
         lambda m: m.setitem(TRAINING, "tiny", replace(TINY_TRAINING, learning_rate=2e-3)),
         lambda m: (tiny / "text.txt").write_text(TEXT + "!", encoding="utf-8"),
         lambda m: m.setattr(recipes, "source_closure", lambda *_: {"gptbook.model": "other"}),
+        lambda m: m.setattr(CharTokenizer, "encode", lambda self, text: [0] * len(text)),
         lambda m: m.setattr(torch, "__version__", "9.9.9"),
         lambda m: m.setattr(recipes.platform, "python_version_tuple", lambda: ("3", "99", "0")),
     ]

@@ -238,6 +238,9 @@ def test_evaluation_counts_every_target_once(n, batch_size):
     assert found.tokens == n - 1
     assert found.loss == pytest.approx(each.mean().item(), abs=1e-5)
     assert found.bits_per_character == pytest.approx(found.loss / math.log(2))
+    pieces = evaluate(model, tokens, batch_size, characters=3 * n)
+    assert (pieces.loss, pieces.tokens) == (found.loss, n - 1)
+    assert pieces.bits_per_character == pytest.approx(each.sum().item() / math.log(2) / (3 * n))
 
 
 def test_a_mean_of_means_would_be_seen():
