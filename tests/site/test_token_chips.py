@@ -173,7 +173,7 @@ def test_long_chunks_have_tiktokens_ids(visit, encodings, name):
         assert [a == b for a, b in zip(got, right, strict=True)] == [True] * len(texts)
 
 
-def test_another_cut_or_another_order_of_ranks_is_seen(visit, encodings):
+def test_another_cut_is_seen(visit, encodings):
     """The negative control: if this fails, the comparison above would pass a wrong encoder."""
     texts = random_texts(50)
     with visit(PAGE) as seen:
@@ -468,7 +468,7 @@ def test_moving_the_element_does_not_double_its_controls(visit):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_state_is_in_order_and_accessible(visit, scheme, width):
     """A failure would stick out of a phone, or be too pale to read: with chips of all colours, a cut, and an error."""
-    text = f"{' '.join(map(str, range(40)))} 😀 {'-' * 300} {'x' * 500}\n\t Привет " + "word " * 5_000
+    text = f"{' '.join(map(str, range(40)))} 😀 {'x' * 500}\n\t Привет {'-' * 20_000}"
     with visit(PAGE, scheme=scheme, width=width) as seen:
         chips = TokenChips(seen.page)
         chips.type(text)
