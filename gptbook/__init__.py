@@ -11,6 +11,7 @@
 | 11, the KV cache | `kv_cache` |
 | 12, looking inside our GPT | `lens` |
 | 14, overfitting | `copying`, `recipes` |
+| 16, a real pretrained model | `widgets` |
 | all | `claims`, `display`, `exercises` |
 
 Importing `gptbook` loads none of them.

@@ -125,8 +125,13 @@ def sample(text: str, label: str = "") -> Sample:
 
 
 def characters(text: str) -> list[str]:
-    """The characters of a text as labels for an axis: blanks and line ends made visible."""
-    return [{" ": "␣", "\n": "↵"}.get(character, character) for character in text]
+    """The characters of a text as labels for an axis: blanks, line ends and tabs made visible."""
+    return [{" ": "␣", "\n": "↵", "\t": "⇥"}.get(character, character) for character in text]
+
+
+def readable(text: str) -> str:
+    """A text, or a token's piece of one, with its blanks, line ends and tabs made visible."""
+    return "".join(characters(text))
 
 
 @dataclass(frozen=True)
@@ -151,29 +156,33 @@ class NextTokens:
 
     def __str__(self):
         lines = [f"after {self.prompts[0]!r}:"]
-        lines += [f"{characters(s)[0]}  {p:6.1%}  {'█' * round(40 * p)}".rstrip() for s, p in self.bars()]
+        lines += [f"{readable(s)}  {p:6.1%}  {'█' * round(40 * p)}".rstrip() for s, p in self.bars()]
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self):
-        prompts = ["".join(characters(prompt)) for prompt in self.prompts]
+        prompts = [readable(prompt) for prompt in self.prompts]
         about = {"prompts": prompts, "symbols": self.symbols, "rows": self.rows, "top": self.top}
-        bars = "".join(
-            f'<li style="--p: {p:.6f}"><code>{html.escape(characters(s)[0])}</code><span class="bar"></span>'
-            f'<span class="share">{_share(p)}</span></li>'
-            for s, p in self.bars()
-        )
+        bars = share_bars(prompts[0], [(readable(symbol), p) for symbol, p in self.bars()])
         # An attribute, and not a script: the theme runs what it takes for one when it swaps pages.
-        return (
-            f'<next-tokens data-rows="{html.escape(json.dumps(about))}">'
-            f'<p class="about">The likeliest tokens after <code>{html.escape(prompts[0])}</code>, at temperature 1.</p>'
-            f'<ol role="list">{bars}</ol></next-tokens>'
-        )
+        return f'<next-tokens data-rows="{html.escape(json.dumps(about))}">{bars}</next-tokens>'
 
 
-def _share(p: float) -> str:
-    return html.escape(f"{100 * p:.1f} %" if p >= 0.0005 else "< 0.1 %")
+def share(p: float) -> str:
+    """A chance in percent, with one decimal."""
+    return f"{100 * p:.1f} %" if p >= 0.0005 else "< 0.1 %"
+
+
+def share_bars(prompt: str, bars) -> str:
+    """The picture inside <next-tokens>: pairs (token, chance) as bars, all names as they are to be read."""
+    items = "".join(
+        f'<li style="--p: {p:.6f}"><code>{html.escape(symbol)}</code><span class="bar"></span>'
+        f'<span class="share">{html.escape(share(p))}</span></li>'
+        for symbol, p in bars
+    )
+    about = f"The likeliest tokens after <code>{html.escape(prompt)}</code>, at temperature 1."
+    return f'<p class="about">{about}</p><ol role="list">{items}</ol>'
 
 
 def next_tokens(prompts, logits, symbols, top: int = 15) -> NextTokens:

@@ -75,6 +75,7 @@ def test_actions_are_pinned_by_commit_and_rights_are_few():
         ("gptbook.corpora", ["torch", "numpy", "pooch"]),
         ("gptbook.claims", ["torch", "IPython"]),
         ("gptbook.display", ["torch", "matplotlib"]),
+        ("gptbook.widgets", ["torch", "matplotlib"]),
         ("gptbook.exercises", ["torch"]),
         ("gptbook.trainer", ["matplotlib", "gptbook.recipes", "gptbook.cli"]),
         ("gptbook.recipes", ["matplotlib", "gptbook.cli"]),
