@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gptbook import kv_cache, lens
 from gptbook.model import GPT, Block, CausalSelfAttention, GPTConfig
+from gptbook.modern import ModernConfig, ModernGPT
 from gptbook.sampling import generate, probabilities
 from gptbook.tokenizers import BYTES, BPETokenizer, CharTokenizer
 from gptbook.verify import expected_parameters
@@ -482,3 +483,95 @@ def test_replaying_the_merges(text, chunk):
     while fits := [rank[pair] for pair in itertools.pairwise(earliest) if pair in rank]:
         earliest = joined(earliest, min(fits), 1)
     assert replayed == earliest == tokenizer.encode(chunk)
+def _parts(model, idx):
+    """What was added to the stream after the last token, one by one: the parts (N, B, C), in float64."""
+    found = [lens.stream(model, idx)[0, :, -1]]  # (B, C)
+    H = model.config.n_head
+    written = {}
+
+    def look(key):
+        return lambda module, given: written.__setitem__(key, given[0][:, -1].detach())
+
+    hooks = [
+        layer.register_forward_pre_hook(look((i, name)))
+        for i, block in enumerate(model.h)
+        for name, layer in (("attn", block.attn.c_proj), ("mlp", block.mlp.c_proj))
+    ]
+    model(idx)
+    for hook in hooks:
+        hook.remove()
+    for i, block in enumerate(model.h):
+        heads = written[i, "attn"].unflatten(-1, (H, -1))  # (B, H, D)
+        slices = block.attn.c_proj.weight.detach().unflatten(-1, (H, -1))  # (C, H, D)
+        found += torch.einsum("bhd,chd->hbc", heads, slices)
+        if block.attn.c_proj.bias is not None:
+            found.append(block.attn.c_proj.bias.detach().expand_as(found[0]))
+        found.append(block.mlp.c_proj(written[i, "mlp"]).detach())
+    return torch.stack(found)
+
+
+def _sum_over_parts(model, parts, a, b, centred):
+    """The right side of the theorem for z_a - z_b: (B,)."""
+    w, gamma = (model.lm_head.weight[a] - model.lm_head.weight[b]).detach(), model.ln_f.weight.detach()
+    x = parts.sum(dim=0)  # (B, C)
+    if centred:
+        parts, x = parts - parts.mean(dim=-1, keepdim=True), x - x.mean(dim=-1, keepdim=True)
+    r = (x.pow(2).mean(dim=-1) + model.ln_f.eps).sqrt()  # (B,)
+    total = (parts @ (gamma * w)).sum(dim=0) / r
+    return total + (model.ln_f.bias.detach() @ w if centred else 0)
+
+
+@pytest.mark.theorem("The logits are a sum over the parts")
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31), norm=st.sampled_from(("rms", "layer")), H=st.integers(1, 3))
+def test_logits_are_a_sum(seed, norm, H):
+    """If this fails, page 16 divides a logit among the heads by a sum that is not the logit."""
+    torch.manual_seed(seed)
+    modern = ModernConfig(
+        vocab_size=9, block_size=6, n_layer=2, n_head=H, n_embd=4 * H, norm=norm, bias=norm == "layer", tied=False
+    )
+    old = GPT(GPTConfig(vocab_size=9, block_size=6, n_layer=2, n_head=H, n_embd=4 * H))
+    for model, centred in ((ModernGPT(modern), norm == "layer"), (old, True)):
+        model = model.double()
+        for parameter in model.parameters():  # norms and biases too
+            torch.nn.init.normal_(parameter, mean=0.1)
+        idx = torch.randint(9, (3, 5))  # (B, T)
+        z = model(idx)[:, -1].detach()  # (B, V)
+        difference = z[:, 2] - z[:, 7]  # (B,): a bias of the unembedding is not in the theorem
+        if model.lm_head.bias is not None:
+            difference = difference - (model.lm_head.bias[2] - model.lm_head.bias[7]).detach()
+        parts = _parts(model, idx)  # (N, B, C)
+        torch.testing.assert_close(_sum_over_parts(model, parts, 2, 7, centred), difference, rtol=1e-8, atol=1e-8)
+        # A part that is left out is missed, and so is the mean that LayerNorm takes off.
+        assert not torch.allclose(_sum_over_parts(model, parts[:-1], 2, 7, centred), difference, atol=1e-6)
+        if centred:
+            shifted = parts + 1.0
+            torch.testing.assert_close(_sum_over_parts(model, shifted, 2, 7, True), difference, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.theorem("The inputs stay near")
+@settings(max_examples=100, deadline=None)
+@given(C=st.integers(3, 12), seed=st.integers(0, 2**31), size=st.floats(0.01, 100))
+def test_inputs_stay_near(C, seed, size):
+    """If this fails, page 16 tells readers that a cosine comes for free which does not."""
+    generator = torch.Generator().manual_seed(seed)
+    a, b, c = torch.randn(3, C, dtype=torch.float64, generator=generator)
+    a = a * size
+    if a @ c < a @ b:
+        b, c = c, b
+
+    def near(a, b, c):
+        return F.cosine_similarity(a - b + c, a, dim=0).item()
+
+    def bound(a, b, c):
+        return 1 / math.sqrt(1 + ((c - b).norm() / a.norm()).item() ** 2)
+
+    assert near(a, b, c) >= bound(a, b, c) - 1e-9
+    level = c - a * (a @ (c - b)) / (a @ a)  # now a is as much like it as like b
+    assert near(a, b, level) == pytest.approx(bound(a, b, level), abs=1e-7)
+    if a @ (c - b) <= (c - b) @ (c - b):  # without its condition the bound is none
+        assert near(a, c, b) <= bound(a, c, b) + 1e-9
+    corner = torch.linalg.qr(torch.randn(C, 3, dtype=torch.float64, generator=generator))[0].T * size  # (3, C)
+    x, y, z = corner
+    assert near(x, y, z) == pytest.approx(1 / math.sqrt(3), abs=1e-9)
+    assert F.cosine_similarity(x - y + z, z, dim=0).item() == pytest.approx(1 / math.sqrt(3), abs=1e-9)

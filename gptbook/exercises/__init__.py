@@ -64,6 +64,9 @@ registry = {
     "remove-positions": "page_13",
     "depth-or-steps": "page_13",
     "larger-recipe": "page_13",
+    "answer-rank": "page_16",
+    "word-arithmetic": "page_16",
+    "name-the-heads": "page_16",
 }
 
 
