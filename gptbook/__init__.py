@@ -12,6 +12,7 @@
 | 12, looking inside our GPT | `lens` |
 | 14, overfitting | `copying`, `recipes` |
 | 16, a real pretrained model | `widgets` |
+| 16, a real pretrained model | `pretrained`, `modern`, `lens`, `kv_cache`, `widgets` |
 | all | `claims`, `display`, `exercises` |
 
 Importing `gptbook` loads none of them.

@@ -483,6 +483,8 @@ def test_replaying_the_merges(text, chunk):
     while fits := [rank[pair] for pair in itertools.pairwise(earliest) if pair in rank]:
         earliest = joined(earliest, min(fits), 1)
     assert replayed == earliest == tokenizer.encode(chunk)
+
+
 def _parts(model, idx):
     """What was added to the stream after the last token, one by one: the parts (N, B, C), in float64."""
     found = [lens.stream(model, idx)[0, :, -1]]  # (B, C)

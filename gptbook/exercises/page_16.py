@@ -154,7 +154,7 @@ WORD_MISTAKES = (
 
 
 def word_arithmetic(nearest) -> str:
-    """nearest(table (V, C), a, b, c, count) -> ids, those of the highest cosines with row a - b + c, inputs left out."""
+    """nearest(table (V, C), a, b, c, count) -> ids: the highest cosines with row a - b + c, inputs left out."""
     need_function(nearest, "nearest(table, a, b, c, count)")
     cases = []
     for seed, (V, C, inputs, count) in enumerate(
