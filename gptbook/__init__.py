@@ -11,7 +11,7 @@
 | 11, the KV cache | `kv_cache` |
 | 12, looking inside our GPT | `lens` |
 | 14, overfitting | `copying`, `recipes` |
-| 16, a real pretrained model | `widgets` |
+| 15, byte-pair encoding | `tokenizers`, `pretrained`, `recipes` |
 | 16, a real pretrained model | `pretrained`, `modern`, `lens`, `kv_cache`, `widgets` |
 | all | `claims`, `display`, `exercises` |
 
