@@ -314,7 +314,7 @@ One sentence in three languages takes {{ sentence_gpt2 }} tokens in GPT-2's voca
 it is cut.
 """
 
-# %% caption="Tokens of the three vocabularies. ␣ is the space, ↵ the line end; a chip with two-digit numbers holds bytes that are no whole character."
+# %%
 display.chips(sentence, real)
 
 # %% [markdown]
