@@ -1,7 +1,7 @@
 """Looking inside a GPT while it runs: attention, the stream, what each layer would say, and heads switched off.
 
 Everything here watches from outside, by hooks that are taken off again, also when the forward pass raises. The model is
-left as it was: its weights, its mode and its random state. Page 12.
+left as it was: its weights, its mode and its random state. Page 12, and for a `ModernGPT` page 16.
 """
 
 import operator
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+import torch.nn as nn
 
 from gptbook.sampling import evaluating
 
@@ -59,6 +59,79 @@ def logit_lens(model, idx):
     with evaluating(model):
         # One by one, in the shape that the model has them: another shape may round otherwise.
         return torch.stack([model.lm_head(model.ln_f(x)) for x in stream(model, idx)[::2]])
+
+
+def ranks(logits, token: int):
+    """How high one token stands in each row of logits (L+1, V): a list of (rank, probability), the highest has rank 1.
+
+    With the rows that `logit_lens` gives for one place in a text: from which layer on the model would say it. Tokens
+    that tie share the better rank. Raises ValueError for another shape, or a token that the logits have not.
+    """
+    if logits.dim() != 2:
+        raise ValueError(f"logits must be of shape (L+1, V), those of one place, got {tuple(logits.shape)}")
+    _check_token(token, logits.size(1))
+    above = (logits > logits[:, token, None]).sum(dim=1)  # (rows,)
+    chances = logits.float().softmax(dim=1)[:, token]  # (rows,)
+    return [(n + 1, chance) for n, chance in zip(above.tolist(), chances.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no equality that is one truth value
+class Attribution:
+    """A number at the last token of B rows, `total` (B,), and what each part of the model adds to it.
+
+    `heads` (B, L, H), `mlps` (B, L), `embedding` (B,) of token and position, and `biases` (B,), those of attention's
+    projections and of the final norm. Together they are the total.
+    """
+
+    total: torch.Tensor
+    heads: torch.Tensor
+    mlps: torch.Tensor
+    embedding: torch.Tensor
+    biases: torch.Tensor
+
+
+def attribution(model, idx, direction):
+    """How much each head and each MLP writes along `direction` at the last token: idx (B, T) -> Attribution.
+
+    `direction` (C,) is a row of the unembedding, or a difference of two: how far the logit of one token lies above that
+    of another. The last stream is a sum of all that was written, and the final norm divides it by one number a row,
+    which is taken as it is: so the total is a sum too. A part counts for what it writes itself, not for what later ones
+    make of that. Raises ValueError for a direction of another width.
+    """
+    C, H, ln = model.config.n_embd, model.config.n_head, model.ln_f
+    if direction.shape != (C,):
+        raise ValueError(f"direction must be of shape ({C},), the width of the stream, got {tuple(direction.shape)}")
+    seen = {}
+
+    def keep(name):
+        def hook(_, given, output=None):
+            seen.setdefault(name, []).append((given[0] if output is None else output)[:, -1].clone())
+
+        return hook
+
+    hooks = [(ln.register_forward_pre_hook, keep("end")), (model.h[0].ln_1.register_forward_pre_hook, keep("start"))]
+    for block in model.h:
+        hooks += [(block.attn.c_proj.register_forward_pre_hook, keep("heads"))]
+        hooks += [(block.mlp.register_forward_hook, keep("mlps"))]
+    with evaluating(model):
+        with _hooks(*hooks):
+            model(idx)
+        (start,), (end,) = seen["start"], seen["end"]  # (B, C) each
+        along = direction * ln.weight  # (C,)
+        size = end.square().mean(-1) + ln.eps  # (B,)
+        if isinstance(ln, nn.LayerNorm):  # takes the mean away first
+            along, size = along - along.mean(), end.var(-1, correction=0) + ln.eps
+        along = along / size.sqrt()[:, None]  # (B, C)
+        heads, biases = [], torch.zeros_like(size)  # (B,)
+        for proj, given in zip((block.attn.c_proj for block in model.h), seen["heads"], strict=True):
+            heads.append((given * (along @ proj.weight)).unflatten(1, (H, -1)).sum(-1))  # (B, H)
+            if proj.bias is not None:
+                biases = biases + along @ proj.bias  # (B,)
+        if getattr(ln, "bias", None) is not None:
+            biases = biases + direction @ ln.bias  # (B,)
+        mlps = [(along * out).sum(-1) for out in seen["mlps"]]  # (B,) each
+        embedding = (along * start).sum(-1)  # (B,)
+        return Attribution(ln(end) @ direction, torch.stack(heads, 1), torch.stack(mlps, 1), embedding, biases)
 
 
 @contextmanager
@@ -129,17 +202,30 @@ def induction_scores(model, idx):
     at. A head that looks at all of its past alike gets the mean of 1 / (t + 1) over the second copy. Raises ValueError
     if 2T is more than block_size, or if T is 1, where what came next is the token itself.
     """
-    T = idx.size(-1)
-    if T < 2:
+    if idx.size(-1) < 2:
         raise ValueError("idx has fewer than two tokens a row: what followed the first one would be its own copy")
+    return _ranked(_repeated(model, idx, back=idx.size(-1) - 1))
+
+
+def duplicate_token_scores(model, idx):
+    """How much each head looks at the same token before: idx (B, T) -> HeadScores, highest first.
+
+    As `induction_scores`, but at t - T, where the token itself stood.
+    """
+    return _ranked(_repeated(model, idx, back=idx.size(-1)))
+
+
+def _repeated(model, idx, back):
+    """(L, H): the mean weight that token t of a second copy of idx (B, T) gives to token t - back."""
+    T = idx.size(-1)
     if model.config.block_size < 2 * T:
         raise ValueError(
             f"idx has {T} tokens a row and is repeated, the model reads {model.config.block_size}: "
             f"give rows of at most half of that"
         )
     weights = attention(model, torch.cat((idx, idx), dim=-1))  # (L, B, H, 2T, 2T)
-    looked = weights.diagonal(offset=1 - T, dim1=-2, dim2=-1)[..., 1:]  # (L, B, H, T): rows T to 2T - 1
-    return _ranked(looked.mean(dim=(1, 3)))
+    looked = weights.diagonal(offset=-back, dim1=-2, dim2=-1)[..., -T:]  # (L, B, H, T): rows T to 2T - 1
+    return looked.mean(dim=(1, 3))
 
 
 def neighbours(table, token: int, count: int = 5):
@@ -148,10 +234,33 @@ def neighbours(table, token: int, count: int = 5):
     The nearest first, `token` itself left out. `table` is an embedding, an unembedding, or a difference of two. Raises
     ValueError for a token that the table has not.
     """
-    table = F.normalize(table.detach(), dim=-1)  # (V, C)
-    if not 0 <= token < len(table):
-        raise ValueError(f"token must lie in 0..{len(table) - 1}, got {token}")
-    cosines = table @ table[token]  # (V,)
-    cosines[token] = -torch.inf
-    values, ids = cosines.topk(max(0, min(count, len(table) - 1)))
+    return arithmetic(table, plus=[token], count=count)
+
+
+def arithmetic(table, plus, minus=(), count: int = 8, keep_inputs: bool = False, centred: bool = False):
+    """The rows of `table` (V, C) that point most nearly the way of a sum of rows less others: a list of (id, cosine).
+
+    king - man + woman is plus=[king, woman], minus=[man] (Mikolov et al. 2013). The rows that went in are left out,
+    unless `keep_inputs`: often one of them is the nearest. `centred` takes the mean row away from all first, so that
+    what all tokens share makes none alike. Raises ValueError for a token that the table has not.
+    """
+    table = table.detach()
+    tokens = [*plus, *minus]
+    if not tokens:
+        raise ValueError("no token to add or to take away: give ids, such as plus=[king, woman], minus=[man]")
+    for token in tokens:
+        _check_token(token, len(table))
+    if centred:
+        table = table - table.mean(dim=0)  # (V, C)
+    target = table[list(plus)].sum(dim=0) - table[list(minus)].sum(dim=0)  # (C,)
+    cosines = (table @ target) / (table.norm(dim=1) * target.norm()).clamp_min(1e-30)  # (V,)
+    if not keep_inputs:
+        cosines[tokens] = -torch.inf
+    left = len(table) - (0 if keep_inputs else len(set(tokens)))
+    values, ids = cosines.topk(max(0, min(count, left)))
     return list(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+def _check_token(token, V):
+    if not 0 <= token < V:
+        raise ValueError(f"token must lie in 0..{V - 1}, got {token}")

@@ -9,14 +9,16 @@ import torch.nn.functional as F
 
 from gptbook import lens
 from gptbook.model import GPT, GPTConfig
+from gptbook.modern import ModernConfig
+from gptbook.recipes import build
 from gptbook.sampling import evaluating
 
 
-def model(seed=0, **fields):
+def model(seed=0, kind=GPTConfig, **fields):
     """A small GPT with weights of every size, so that no head is nearly uniform."""
     torch.manual_seed(seed)
     fields = {"vocab_size": 11, "block_size": 8, "n_layer": 3, "n_head": 2, "n_embd": 12} | fields
-    made = GPT(GPTConfig(**fields)).eval()
+    made = build(kind(**fields)).eval()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if name.endswith("bias") or "ln_" in name:
@@ -24,6 +26,18 @@ def model(seed=0, **fields):
             else:
                 torch.nn.init.normal_(parameter, std=0.6)
     return made
+
+
+MODERN = {
+    "modern": {"n_head": 6, "n_kv_head": 2},
+    "one key for all": {"n_head": 3, "n_kv_head": 1, "tied": False},
+    "layer norms, biases, no gate": {"norm": "layer", "bias": True, "activation": "gelu"},
+    "learned positions": {"positions": "learned", "dropout": 0.5},
+}
+
+
+def modern_model(name="modern"):
+    return model(kind=ModernConfig, **MODERN[name])
 
 
 def text(B=2, T=8, V=11, seed=1):
@@ -220,7 +234,7 @@ def test_a_wrong_lens_is_seen(wrong):
 
 def with_columns_zeroed(made, heads):
     """A copy of the model whose projections do not read the slices of these heads."""
-    other = GPT(made.config).to(made.wte.weight.dtype)
+    other = build(made.config).to(made.wte.weight.dtype)
     other.load_state_dict(made.state_dict())
     D = made.config.n_embd // made.config.n_head
     with torch.no_grad():
@@ -279,6 +293,7 @@ LOOKS = {
     "logit_lens": lens.logit_lens,
     "previous_token_scores": lens.previous_token_scores,
     "induction_scores": lambda made, idx: lens.induction_scores(made, idx[:, :4]),
+    "attribution": lambda made, idx: lens.attribution(made, idx, made.lm_head.weight[1]).total,
     "ablated": lambda made, idx: run_ablated(made, idx),
 }
 
@@ -415,6 +430,9 @@ def test_an_induction_pair_scores_high():
     assert ranked[0].score == pytest.approx(1 - 1 / 16, abs=1e-3)
     assert score_of(ranked, 0) == pytest.approx(0, abs=1e-6)
     assert score_of(lens.induction_scores(built(after=False), idx), 1) < 1e-3
+    copies = lens.duplicate_token_scores(built(after=False), idx)  # half of it: the other half is the token itself
+    assert score_of(copies, 1) == pytest.approx(0.5, abs=1e-3)
+    assert score_of(lens.duplicate_token_scores(built(), idx), 1) < 1 / 16 + 1e-3
 
 
 def test_scores_are_the_means_that_their_docstrings_name(made):
@@ -433,11 +451,14 @@ def test_scores_are_the_means_that_their_docstrings_name(made):
             got = score_of(lens.induction_scores(made, short), layer, head)
             assert got == pytest.approx(sum(induction) / len(induction), abs=1e-5)
             assert got != pytest.approx(sum(one_off) / len(one_off), abs=1e-5)
+            got = score_of(lens.duplicate_token_scores(made, short), layer, head)
+            assert got == pytest.approx(sum(one_off) / len(one_off), abs=1e-5)
 
 
 def test_scores_are_ranked_and_complete(made):
     """If this fails, a head is missing from a ranking, or it is not one."""
-    for scores in (lens.previous_token_scores(made, text()), lens.induction_scores(made, text(2, 4))):
+    looks = (lens.induction_scores, lens.duplicate_token_scores)
+    for scores in (lens.previous_token_scores(made, text()), *(look(made, text(2, 4)) for look in looks)):
         everyone = {(layer, head) for layer in range(made.config.n_layer) for head in range(made.config.n_head)}
         assert {(s.layer, s.head) for s in scores} == everyone
         assert len(scores) == len(everyone)
@@ -461,6 +482,179 @@ def test_neighbours_are_ranked_by_cosine():
     assert dict(lens.neighbours(weight, 2, 10)) == pytest.approx({i: cosines[i].item() for i in range(11) if i != 2})
 
 
+def test_arithmetic_on_points_in_a_plane():
+    """If this fails, a − b + c is another point, or what is nearest to it is not."""
+    # Two traits, a man's or a woman's, common or royal, and what all words share.
+    words = {
+        "man": (1, 0, 3),
+        "woman": (-1, 0, 3),
+        "king": (1, 2, 3),
+        "queen": (-1, 2, 3),
+        "he": (1, 0.1, 3),
+        "zero": (0, 0, 0),
+    }
+    names, table = list(words), torch.tensor([*words.values()], dtype=torch.float32)
+
+    def found(plus, minus=(), **settings):
+        ids = [[names.index(word) for word in side.split()] for side in (plus, minus or "")]
+        return [(names[i], cosine) for i, cosine in lens.arithmetic(table, *ids, **settings)]
+
+    assert found("king woman", "man")[0] == ("queen", pytest.approx(1))
+    assert {word for word, _ in found("king woman", "man")} == {"queen", "he", "zero"}
+    assert len(found("king woman", "man", keep_inputs=True, count=99)) == 6
+    assert found("king woman", "man", keep_inputs=True)[1][0] == "king"
+    assert [word for word, _ in found("king woman", "man", count=1)] == ["queen"]
+    assert dict(found("man"))["zero"] == 0  # no direction, and no NaN
+    centred = table - table.mean(0)
+    expected = F.cosine_similarity(centred, centred[2] - centred[0] + centred[1])
+    got = dict(found("king woman", "man", keep_inputs=True, centred=True))
+    assert got == pytest.approx({name: expected[i].item() for i, name in enumerate(names)}, abs=1e-6)
+    raw = dict(found("man", count=9))
+    assert raw["woman"] > 0.5  # what all share makes opposites alike, and centred they are not
+    assert dict(found("man", centred=True))["woman"] < raw["woman"] - 0.3
+    assert table.equal(torch.tensor([*words.values()]))
+    assert lens.neighbours(table, 0) == lens.arithmetic(table, [0], count=5)
+
+
+def test_ranks_are_counted():
+    """If this fails, a page says that a model would say a token first, or eighth, and it would not."""
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0], [5.0, 1.0, 5.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    assert [rank for rank, _ in lens.ranks(logits, 1)] == [3, 3, 1]  # those that tie share the better one
+    assert [rank for rank, _ in lens.ranks(logits, 2)] == [2, 1, 1]
+    chances = [math.exp(1) / sum(map(math.exp, row)) for row in logits.tolist()]
+    assert [chance for _, chance in lens.ranks(logits, 1)] == pytest.approx(chances)
+    made, idx = model(), text()
+    says = lens.logit_lens(made, idx)[:, 0, -1]
+    for token in range(11):
+        order = [row.argsort(descending=True).tolist().index(token) + 1 for row in says]
+        assert [rank for rank, _ in lens.ranks(says, token)] == order
+    assert sum(lens.ranks(says, token)[-1][1] for token in range(11)) == pytest.approx(1)
+
+
+# What each part writes, and the modern model --------------------------------------------------------------------------
+
+EVERY = {**{name: lambda name=name: model(**MODELS[name]) for name in MODELS if name != "double"}} | {
+    name: lambda name=name: modern_model(name) for name in MODERN
+}
+
+
+@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+def test_what_is_attributed_is_what_was_written(make):
+    """If this fails, a page says that a head wrote a word, and another one did, or nobody.
+
+    The oracle is the stream with and without a head, and the final norm with the number it divided by.
+    """
+    made, idx = make().double(), text(3, 8)
+    weight = made.lm_head.weight.detach()
+    direction = weight[3] - weight[5]
+    found = lens.attribution(made, idx, direction)
+    L, H = made.config.n_layer, made.config.n_head
+    assert (found.heads.shape, found.mlps.shape) == ((3, L, H), (3, L))
+
+    logits = clean(made, idx)[:, -1]
+    if getattr(made.lm_head, "bias", None) is not None:
+        logits = logits - made.lm_head.bias.detach()
+    torch.testing.assert_close(found.total, logits[:, 3] - logits[:, 5])
+    parts = found.heads.sum((1, 2)) + found.mlps.sum(1) + found.embedding
+    torch.testing.assert_close(parts + found.biases, found.total)
+    assert ((found.biases != 0).all()) == (made.ln_f.__class__ is torch.nn.LayerNorm)
+
+    stream = lens.stream(made, idx)[:, :, -1]  # (2L+1, B, C)
+    centred = made.ln_f.__class__ is torch.nn.LayerNorm
+    mean = stream[-1].mean(-1, keepdim=True) if centred else 0.0
+    size = ((stream[-1] - mean).square().mean(-1, keepdim=True) + made.ln_f.eps).sqrt()
+
+    def normed(written):
+        written = written - written.mean(-1, keepdim=True) if centred else written
+        return (written / size * made.ln_f.weight.detach()) @ direction
+
+    torch.testing.assert_close(found.embedding, normed(stream[0]))
+    for layer in range(L):
+        torch.testing.assert_close(found.mlps[:, layer], normed(stream[2 * layer + 2] - stream[2 * layer + 1]))
+        for head in range(H):
+            with lens.ablated(made, [(layer, head)]):
+                without = lens.stream(made, idx)[2 * layer + 1, :, -1]
+            torch.testing.assert_close(found.heads[:, layer, head], normed(stream[2 * layer + 1] - without))
+    if H > 1:  # the control: in another order the heads have the same sum
+        assert (found.heads - found.heads.flip(2)).abs().max() > 1e-2
+    assert not any(tensor.requires_grad for tensor in vars(found).values())
+
+
+def test_attribution_sees_the_model_as_it_is_inside_a_block():
+    """If this fails, a head that is switched off still counts as if it wrote."""
+    made, idx = modern_model(), text()
+    with lens.ablated(made, [(1, 2)]):
+        found = lens.attribution(made, idx, made.lm_head.weight[0])
+    assert (found.heads[:, 1, 2] == 0).all()
+    assert (found.heads[:, 1, 1] != 0).all()
+    assert count_hooks(made) == 0
+
+
+def modern_by_hand(made, idx):
+    """The weights (L, B, H, T, T) and the stream (2L+1, B, T, C) of a Llama, head by head, turns as complex numbers."""
+    config = made.config
+    H, G, D = config.n_head, config.kv_heads, config.head_size
+    T = idx.size(1)
+    speed = config.rope_base ** (-torch.arange(D // 2, dtype=torch.float64) * 2 / D)
+    turn = torch.exp(1j * torch.arange(T, dtype=torch.float64)[:, None] * speed)
+
+    def norm(ln, x):
+        return x / (x.square().mean(-1, keepdim=True) + config.norm_eps).sqrt() * ln.weight
+
+    def turned(x):
+        return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+
+    weights, streams = [], [made.wte.weight[idx]]
+    for block in made.h:
+        x, packed = norm(block.ln_1, streams[-1]), block.attn.c_attn.weight
+        rows, heads = [], []
+        for h in range(H):
+            g = h // (H // G)
+            q, k, v = (x @ packed[start * D : (start + 1) * D].T for start in (h, H + g, H + G + g))
+            scores = (turned(q) @ turned(k).mT / math.sqrt(D)).masked_fill(torch.ones(T, T).triu(1) == 1, -math.inf)
+            rows.append(scores.softmax(-1))
+            heads.append(rows[-1] @ v)
+        weights.append(torch.stack(rows, dim=1))
+        streams.append(streams[-1] + torch.cat(heads, -1) @ block.attn.c_proj.weight.T)
+        x, mlp = norm(block.ln_2, streams[-1]), block.mlp
+        gate, up = x @ mlp.c_gate.weight.T, x @ mlp.c_fc.weight.T
+        streams.append(streams[-1] + (gate * gate.sigmoid() * up) @ mlp.c_proj.weight.T)
+    return torch.stack(weights), torch.stack(streams)
+
+
+@pytest.mark.parametrize("name", ["modern", "one key for all"])
+@pytest.mark.parametrize("T", [1, 5, 8])
+def test_attention_and_stream_of_a_modern_model_are_those_computed_by_hand(name, T):
+    """If this fails, pages show weights or vectors that a modern model does not compute."""
+    made, idx = modern_model(name).double(), text(3, T)
+    with torch.no_grad():
+        weights, stream = modern_by_hand(made, idx)
+    torch.testing.assert_close(lens.attention(made, idx), weights, rtol=1e-5, atol=1e-6)  # turns are float32
+    torch.testing.assert_close(lens.stream(made, idx), stream, rtol=1e-5, atol=1e-5)
+    if T > 2:
+        assert (lens.attention(made, idx) - weights.flip(2)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_a_modern_model_is_looked_into_like_a_gpt(name):
+    """If this fails, what page 12 shows of a GPT is something else for a modern model."""
+    made, idx = modern_model(name), text()
+    assert lens_holds(lens.logit_lens(made, idx), made, idx)
+    weights = lens.attention(made, idx)
+    assert weights.shape == (3, 2, made.config.n_head, 8, 8)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert (weights.triu(1) == 0).all()
+    for heads in ([(0, 0)], [(2, 1), (1, 0)]):
+        with lens.ablated(made, heads):
+            torch.testing.assert_close(clean(made, idx), clean(with_columns_zeroed(made, heads), idx))
+        assert (clean(made, idx) - clean(with_columns_zeroed(made, heads), idx)).abs().max() > 1e-2
+    made.train()
+    for look in LOOKS.values():
+        look(made, idx)
+        assert made.training
+        assert count_hooks(made) == 0
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -473,6 +667,14 @@ def test_neighbours_are_ranked_by_cosine():
         (lambda: lens.induction_scores(model(), text(2, 1)), "fewer than two tokens"),
         (lambda: lens.induction_scores(model(), text(2, 5)), "reads 8: give rows of at most half"),
         (lambda: lens.induction_scores(model(), text()[0, :4]), r"of shape \(B, T\)"),
+        (lambda: lens.duplicate_token_scores(model(), text(2, 5)), "reads 8: give rows of at most half"),
+        (lambda: lens.attribution(model(), text(), torch.ones(11)), r"must be of shape \(12,\), .* got \(11,\)"),
+        (lambda: lens.attribution(model(), text()[0], torch.ones(12)), r"of shape \(B, T\)"),
+        (lambda: lens.ranks(torch.ones(2, 3, 4), 0), r"of shape \(L\+1, V\)"),
+        (lambda: lens.ranks(torch.ones(3, 4), 4), r"token must lie in 0\.\.3, got 4"),
+        (lambda: lens.arithmetic(torch.ones(3, 2), [0], [3]), r"token must lie in 0\.\.2, got 3"),
+        (lambda: lens.arithmetic(torch.ones(3, 2), [-1]), "got -1"),
+        (lambda: lens.arithmetic(torch.ones(3, 2), []), "no token"),
         (lambda: enter(lens.ablated(model(), [(3, 0)])), "no head 0 in layer 3: layers are 0 to 2"),
         (lambda: enter(lens.ablated(model(), [(0, -1)])), "no head -1"),
         (lambda: enter(lens.ablated(model(), [(0, 2)])), "heads 0 to 1"),
