@@ -116,13 +116,14 @@ def attribution(model, idx, direction):
     with evaluating(model):
         with _hooks(*hooks):
             model(idx)
-        (start,), (end,) = seen["start"], seen["end"]  # (B, C) each
+        start, end = seen["start"][0], seen["end"][0]  # (B, C) each
         along = direction * ln.weight  # (C,)
         size = end.square().mean(-1) + ln.eps  # (B,)
         if isinstance(ln, nn.LayerNorm):  # takes the mean away first
             along, size = along - along.mean(), end.var(-1, correction=0) + ln.eps
         along = along / size.sqrt()[:, None]  # (B, C)
-        heads, biases = [], torch.zeros_like(size)  # (B,)
+        biases = torch.zeros_like(size)  # (B,)
+        heads = []
         for proj, given in zip((block.attn.c_proj for block in model.h), seen["heads"], strict=True):
             heads.append((given * (along @ proj.weight)).unflatten(1, (H, -1)).sum(-1))  # (B, H)
             if proj.bias is not None:

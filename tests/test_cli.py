@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import torch
 
 from gptbook import cli, recipes, runs, tokenizers
 from gptbook.cli import main
+from gptbook.modern import ModernConfig
 from gptbook.progress import Progress
-from gptbook.trainer import evaluate
+from gptbook.trainer import TrainConfig, evaluate
 
 SENTENCE = "the owl and the pussy-cat went to sea in a beautiful pea-green boat\n"
 TEXT = SENTENCE * 40
@@ -79,6 +81,26 @@ def test_train_says_what_it_does(tmp_path, text, capsys):
     assert config["model"]["vocab_size"] == len(set(TEXT))
     assert config["training"]["steps"] == 3
     assert sorted(path.name for path in (tmp_path / "run").iterdir())[-2:] == ["config.json", "metrics.jsonl"]
+
+
+def test_a_modern_model_is_trained_measured_and_sampled(tmp_path, text, capsys, monkeypatch):
+    """If this fails, the commands know one family of models alone."""
+    small = ModernConfig(block_size=16, n_layer=1, n_head=4, n_kv_head=2, n_embd=16)
+    monkeypatch.setitem(recipes.PRESETS, "small", small)
+    monkeypatch.setitem(recipes.TRAINING, "small", TrainConfig(batch_size=4, steps=4, eval_every=2))
+    monkeypatch.setitem(recipes.CORPORA, "small", str(text))
+    folder = tmp_path / "run"
+    assert main(["train", "--preset", "small", "--out", str(folder)]) == 0
+    assert main(["train", "--out", str(folder), "--resume", "--steps", "6"]) == 0
+    assert runs.load_run(folder).model.config == replace(small, vocab_size=len(set(TEXT)))
+    assert main(["eval", str(folder), "--json"]) == 0
+    capsys.readouterr()
+    written = []
+    for more in ([], ["--no-cache"]):
+        assert main(["sample", str(folder), "--tokens", "40", *more]) == 0
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1]
+    assert len(written[0]) == 42  # the first symbol, what was asked for, a line end
 
 
 def test_eval_measures_the_whole_split(finished, capsys):
@@ -324,7 +346,8 @@ def test_a_terminal_gets_a_bar(size):
         (["train", "--minutes", "nan"], "--minutes"),
         (["train", "--seed", "-1"], "--seed"),
         (["train", "--preset", "step-6"], "step-6"),
-        (["train", "--preset", "gpt2"], "gpt2"),
+        (["train", "--preset", "gpt2"], "'gpt2' is not trained here: choose one of step-5"),
+        (["train", "--preset", "smollm2"], "'smollm2' is not trained here: choose one of step-5"),
         (["train", "--device", "toaster"], "toaster"),
         (["train", "--device", "meta"], "meta"),
         (["train", "--device", ""], "--device"),

@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import gptbook
 from gptbook import corpora, recipes, runs, tokenizers, trainer
 from gptbook.checkpoint import weights
-from gptbook.model import GPT, GPTConfig
+from gptbook.model import GPTConfig
+from gptbook.modern import ModernConfig
 from gptbook.recipes import PRESETS, TRAINING, source_closure, trained
 from gptbook.tokenizers import BPETokenizer, CharTokenizer
 from gptbook.trainer import TrainConfig, estimate_loss, evaluate, loss_fn
@@ -51,7 +52,9 @@ def folders(tmp_path):
     return sorted(path.name for path in (tmp_path / "runs").iterdir())
 
 
-@pytest.mark.parametrize(("name", "count"), [("step-5", 816_640), ("lets-build", 159_937), ("gpt2", 124_439_808)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("step-5", 816_640), ("lets-build", 159_937), ("gpt2", 124_439_808), ("smollm2", 134_515_008)]
+)
 def test_the_presets_have_the_parameters_that_the_book_names(name, count):
     """If this fails, the book describes another model than it builds."""
     with torch.device("meta"):
@@ -82,8 +85,11 @@ def test_the_trainings_are_those_that_the_book_names():
 
 def test_the_work_of_training_is_counted_right():
     """If this fails, the share of the machine's peak on page 9 is wrong. The oracle counts what PyTorch runs."""
-    for config in (TINY, replace(PRESETS["step-5"], n_layer=2), replace(PRESETS["lets-build"], n_layer=1)):
-        model, idx = GPT(config), torch.zeros(3, config.block_size, dtype=torch.int64)
+    modern = ModernConfig(vocab_size=13, block_size=8, n_layer=2, n_head=4, n_kv_head=2, n_embd=16, n_inner=20)
+    ungated = replace(modern, activation="gelu", n_kv_head=None, positions="learned", tied=False, norm="layer")
+    books = replace(PRESETS["step-5"], n_layer=2), replace(PRESETS["lets-build"], n_layer=1)
+    for config in (TINY, *books, modern, ungated):
+        model, idx = recipes.build(config), torch.zeros(3, config.block_size, dtype=torch.int64)
         with FlopCounterMode(display=False) as counter:
             loss_fn(model(idx), idx).backward()
         assert counter.get_total_flops() == recipes.flops_per_token(config) * idx.numel()
@@ -196,6 +202,24 @@ def test_all_that_a_model_depends_on_makes_a_new_one(tiny, trainings, monkeypatc
     assert len(seen) == len(trainings) == 1 + len(changes)
     trained("tiny")
     assert len(trainings) == 1 + len(changes)  # and back again, nothing is made
+
+
+def test_an_edit_of_the_modern_model_remakes_modern_models_alone(tiny, trainings, monkeypatch):
+    """If this fails, an edit of `modern` trains GPTs anew that it has no part in, or leaves a modern one stale."""
+    modern = ModernConfig(block_size=8, n_layer=1, n_head=2, n_embd=8)
+
+    def remade(config):
+        """Whether an edit of `modern` makes another model of this configuration."""
+        with monkeypatch.context() as patch:
+            patch.setitem(PRESETS, "tiny", config)
+            first = trained("tiny")
+            closure = source_closure
+            patch.setattr(recipes, "source_closure", lambda *names: closure(*names) | {"gptbook.modern": "edited"})
+            return trained("tiny").folder != first.folder
+
+    assert remade(modern)
+    assert not remade(TINY)
+    assert len(trainings) == 3
 
 
 def test_the_source_that_counts_is_the_source_that_is_imported():

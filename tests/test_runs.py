@@ -13,10 +13,15 @@ import torch
 from gptbook import checkpoint, runs, trainer
 from gptbook.checkpoint import CheckpointError, weights
 from gptbook.model import GPT, GPTConfig
+from gptbook.modern import ModernConfig, ModernGPT
+from gptbook.recipes import build
 from gptbook.runs import RunError, load_run
 from gptbook.trainer import TrainConfig, evaluate, train, update
 
 MODEL = GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=8, dropout=0.2)
+MODERN = ModernConfig(
+    vocab_size=11, block_size=8, n_layer=1, n_head=2, n_kv_head=1, n_embd=8, dropout=0.2, rope_base=1e5
+)  # fmt: skip
 TOKENS = torch.randint(11, (400,), generator=torch.Generator().manual_seed(0))
 TRAIN, VAL = TOKENS[:300], TOKENS[300:]
 CONFIG = TrainConfig(batch_size=4, steps=12, eval_every=5, warmup_steps=2, schedule="cosine", clip=1.0, snapshots=(3,))
@@ -25,7 +30,7 @@ EXTRA = {"tokenizer": {"symbols": ["ä", "b"]}, "corpus": {"name": "none", "sha2
 
 def run(folder, config=CONFIG, model=MODEL, seed=1, **rest):
     torch.manual_seed(seed)
-    model = GPT(model)
+    model = build(model)
     return model, train(model, TRAIN, VAL, config, folder=folder, extra=EXTRA, **rest)
 
 
@@ -95,6 +100,36 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, stop):
     ours = [{**row, "batch_loss": 0} for row in without_time(second.history) if row["step"] in common]
     assert ours == [{**row, "batch_loss": 0} for row in without_time(whole.history)]
     assert lines(tmp_path / "stopped") == second.history
+
+
+def test_a_modern_model_is_kept_like_a_gpt(tmp_path):
+    """If this fails, a run of a modern model is read back as another model, or cannot be resumed."""
+    straight, whole = run(tmp_path / "straight", model=MODERN)
+    run(tmp_path / "stopped", model=MODERN, progress=stop_after(5))
+    resumed, _ = run(tmp_path / "stopped", model=MODERN, seed=99, resume=True)
+    assert same_weights(straight, resumed)
+    back = load_run(tmp_path / "straight")
+    assert isinstance(back.model, ModernGPT)
+    assert back.model.config == MODERN
+    assert back.config["family"] == "modern"
+    assert same_weights(back.model, straight)
+    assert not any("cos" in name for name in weights(back.model))  # what follows from the configuration is in no file
+    assert evaluate(back.model, VAL).loss == whole.history[-1]["val_loss"]
+    assert isinstance(load_run(tmp_path / "straight", step=3).model, ModernGPT)
+    run(tmp_path / "gpt")
+    assert load_run(tmp_path / "gpt").config["family"] == "gpt"
+    with pytest.raises(RunError, match="the run there has family 'gpt' and not 'modern'"):
+        run(tmp_path / "gpt", model=MODERN, resume=True)
+
+
+def test_a_run_that_does_not_say_its_family_is_a_gpts(tmp_path):
+    """If this fails, runs from before there were two families cannot be read, or not be resumed."""
+    straight, _ = run(tmp_path / "straight")
+    run(tmp_path / "old", progress=stop_after(5))
+    edit(tmp_path / "old", lambda config: config.pop("family"))
+    load_run(tmp_path / "old")
+    resumed, _ = run(tmp_path / "old", resume=True)
+    assert same_weights(straight, resumed)
 
 
 @pytest.mark.parametrize("part", ["exp_avg", "exp_avg_sq", "/step", "random/torch", "random/batches", "ln_f.bias"])
@@ -255,6 +290,9 @@ def test_an_edited_vocabulary_is_seen(tmp_path):
     [
         lambda config: config["model"].update(n_embd=7),
         lambda config: config["model"].update(colour="red"),
+        lambda config: config.update(family="modern"),
+        lambda config: config.update(family="llama"),
+        lambda config: config.update(family=["gpt"]),
         lambda config: config.pop("model"),
         lambda config: config.pop("training"),
         lambda config: config.update(model=[1]),

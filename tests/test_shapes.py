@@ -511,10 +511,14 @@ def test_the_lens_keeps_its_comments(ledger, monkeypatch, tiny_config):
 
     lens = load(ledger, monkeypatch, "lens")
     gpt, idx = GPT(tiny_config), torch.zeros(3, 4, dtype=torch.long)
-    lens.logit_lens(gpt, idx)
+    says = lens.logit_lens(gpt, idx)
+    lens.ranks(says[:, 0, -1], 3)
     lens.previous_token_scores(gpt, idx)
     lens.induction_scores(gpt, idx)
+    lens.duplicate_token_scores(gpt, idx)
     lens.neighbours(gpt.wte.weight, 0)
+    lens.arithmetic(gpt.wte.weight, [0, 1], [2], centred=True)
+    lens.attribution(gpt, idx, gpt.lm_head.weight[0])
     with lens.ablated(gpt, [(0, 1)]):
         gpt(idx)
     assert len(ledger.sites) > 5
@@ -525,8 +529,8 @@ def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     """If this fails, the shape comments that pages show with the package's source are wrong."""
     from dataclasses import asdict
 
-    model, data, sampling, kv_cache = (
-        load(ledger, monkeypatch, name) for name in ("model", "data", "sampling", "kv_cache")
+    model, modern, data, sampling, kv_cache = (
+        load(ledger, monkeypatch, name) for name in ("model", "modern", "data", "sampling", "kv_cache")
     )
     trainer, checks, measure = (
         load(ledger, monkeypatch, name) for name in ("trainer", "verify.checks", "verify.measure")
@@ -542,6 +546,14 @@ def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     kv_cache.generate(gpt, x[:, :5], 6, generator=random)
     _, cache = kv_cache.forward(gpt, x[:, :3])
     kv_cache.forward(gpt, x[:, 3:], cache)
+    for fields in ({}, {"n_kv_head": 1}, {"positions": "learned", "activation": "gelu"}):
+        config = modern.ModernConfig(
+            **{"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 4, "n_embd": 24, **fields}
+        )
+        llama = modern.ModernGPT(config)
+        assert llama(x).shape == (3, 8, 11)
+        _, cache = kv_cache.forward(llama, x[:, :3])
+        kv_cache.forward(llama, x[:, 3:], cache)
     trainer.train(gpt, tokens, tokens, trainer.TrainConfig(steps=2, batch_size=3, random_batches=2))
     measure.leak_matrix(gpt, x[:1])
     report = checks.check_model(gpt, vocab_size=tiny_config.vocab_size, block_size=8, expect=gpt.config)
