@@ -306,9 +306,11 @@ first copy, at what *followed* it there, or always at token 0. An indifferent he
 """
 
 # %%
-assert [(s.layer, s.head) for s in lens.induction_scores(model, noise)[:1]] == [
-    induction
-]
+for name, score in (
+    ("induction", lens.induction_scores),
+    ("same token", lens.duplicate_token_scores),
+):
+    assert [(s.layer, s.head) for s in score(model, noise)] == ranked(name)
 display.table(
     [
         (rank + 1, *(text for name in scores for text in cells[name][rank]))
@@ -488,36 +490,37 @@ questions = {
 
 
 def lens_last(text):
-    stream = lens.stream(
-        model, torch.tensor([encode(text)])
-    )  # (N, B, T, C), N = 2L + 1
+    x = lens.stream(model, torch.tensor([encode(text)]))[::2, 0, -1]  # (L+1, C)
     with torch.no_grad():
-        return model.lm_head(model.ln_f(stream[::2, 0, -1]))  # (L+1, V)
+        return model.lm_head(model.ln_f(x))  # (L+1, V)
 
 
-after = {text: lens_last(text) for text in questions}  # (L+1, V) each
+after = {text: lens_last(text) for text in questions}
 answers = {text: encode(word) for text, word in questions.items()}
-ranks = {t: 1 + (z > z[:, answers[t]]).sum(dim=-1) for t, z in after.items()}  # (L+1,)
-chance = {t: z.softmax(dim=-1)[:, answers[t][0]] for t, z in after.items()}  # (L+1,)
+ranks = {t: 1 + (z > z[:, answers[t]]).sum(dim=-1) for t, z in after.items()}
+chance = {t: z.softmax(dim=-1)[:, answers[t][0]] for t, z in after.items()}
 torch.testing.assert_close(after[prompts[0]][-1], rows[0], rtol=1e-4, atol=1e-3)
+for t, z in after.items():  # the package counts the same
+    assert [rank for rank, _ in lens.ranks(z, answers[t][0])] == ranks[t].tolist()
 
 shown = [0, L // 2, 3 * L // 4, L - 4, L - 2, L - 1, L]
 display.table(
     [
-        (questions[text].strip(), *(f"{ranks[text][layer]:,}" for layer in shown))
-        for text in questions
+        (word.strip(), *(f"{ranks[t][n]:,}" for n in shown), f"{chance[t][-1]:.2f}")
+        for t, word in questions.items()
     ],
-    header=("answer", *(f"after {layer}" for layer in shown)),
-    caption="The rank of the answer after so many layers.",
+    header=("answer", *map(str, shown), "chance"),
+    caption="The rank of the answer after so many layers, and its chance at the end.",
 )
 
 # %% tags=["hide-input"] alt="Rank of the answer against the number of layers read, on a logarithmic scale, a curve for each of five questions. All begin in the thousands or hundreds, stay there for most of the layers, and fall to the first ranks in the last layers." caption="The rank of the answer, layer by layer, on a logarithmic scale. Rank 1 is at the bottom."
 fig, ax = display.figure(5.2, 3.0)
 colours = (display.BLUE, display.ORANGE, display.GREEN, display.PURPLE, display.RED)
 for (text, ranking), colour, style in zip(
-    ranks.items(), colours, ("-", "--", "-.", ":", "-"), strict=True
+    ranks.items(), colours, ("-", "--", "-.", ":", (0, (6, 1, 1, 1))), strict=True
 ):
-    ax.plot(range(L + 1), ranking, style, color=colour, label=questions[text].strip())
+    label = questions[text].strip()
+    ax.plot(range(L + 1), ranking, linestyle=style, color=colour, label=label)
 ax.set_yscale("log")
 ax.set_xlabel("layers read")
 ax.set_ylabel("rank of the answer")
@@ -537,7 +540,10 @@ claim("hood_dull", dull / len(early), known(0.8, 1), kind="statistical")
 three = torch.stack([ranking[3 * L // 4] for ranking in ranks.values()])  # (5,)
 claim("hood_rank_late", three.float().median(), known(50, 5000), kind="statistical")
 claim("hood_three_quarters", 3 * L // 4)
-ten = torch.stack([(r <= 10).int().argmax() for r in ranks.values()])  # (5,)
+never = torch.tensor(L)
+ten = torch.stack(
+    [(r <= 10).int().argmax() if r.min() <= 10 else never for r in ranks.values()]
+)  # (5,)
 claim("hood_ten_first", ten.min(), known(20, 28), kind="statistical")
 claim("hood_ten_last", ten.max(), known(26, 30), kind="statistical")
 final = torch.stack([ranking[-1] for ranking in ranks.values()])  # (5,)
@@ -632,28 +638,16 @@ print("measured", [f"{logit:.2f}" for logit in difference.tolist()])
 
 # %% [markdown]
 r"""
-The sum is right. Now the layers of attention, head by head. What a head writes is its slice of the projection times what it read, as on [page 5](05_heads.py), and a hook catches that.
+The sum is right. The package goes on from here, and divides what attention wrote among its heads. From [page 5](05_heads.py) we know that a layer is the sum of its heads, each through its own slice of the projection.
 """
 
 # %%
-reads = []
-hooks = [
-    block.attn.c_proj.register_forward_pre_hook(
-        lambda module, given: reads.append(given[0][:, -1].detach())
-    )
-    for block in model.h
-]
-with torch.no_grad():
-    model(asked)
-for hook in hooks:
-    hook.remove()
-
-share = torch.zeros(L, H)
-for layer, (block, y) in enumerate(zip(model.h, reads, strict=True)):
-    slices = block.attn.c_proj.weight.detach().unflatten(-1, (H, D))  # (C, H, D)
-    wrote = torch.einsum("bhd,chd->hbc", y.unflatten(-1, (H, D)), slices)  # (H, B, C)
-    share[layer] = share_of(wrote).mean(dim=-1)  # (H,)
+found = [lens.attribution(model, asked[[i]], towards[i]) for i in range(6)]
+share = torch.cat([one.heads for one in found]).mean(dim=0)  # (L, H)
+mlps = torch.cat([one.mlps for one in found])  # (B, L)
+torch.testing.assert_close(mlps, share_of(parts)[2::2].T, rtol=1e-3, atol=1e-3)
 candidates = [divmod(i, H) for i in share.flatten().topk(5).indices.tolist()]
+print(f"heads {share.sum():.2f}, MLPs {mlps.sum(dim=1).mean():.2f}")
 
 # %% [markdown]
 r"""
@@ -759,23 +753,12 @@ vectors taken off, since they lean to one side: two random rows have a cosine of
 
 # %%
 table = model.wte.weight.detach()  # (V, C)
-tables = {"raw": table, "centred": table - table.mean(dim=0)}  # (V, C) each
-units = {name: F.normalize(rows, dim=-1) for name, rows in tables.items()}
 
 
-def cosines(name, words, inputs=False):
-    """The cosine of every token with a - b + c; without the inputs, theirs is -1."""
+def nearest(words, centred=True, inputs=False, count=4):
     a, b, c = (encode(word)[0] for word in words)
-    wanted = tables[name][a] - tables[name][b] + tables[name][c]  # (C,)
-    found = units[name] @ F.normalize(wanted, dim=0)  # (V,)
-    if not inputs:
-        found[[a, b, c]] = -1.0
-    return found  # (V,)
-
-
-def nearest(name, words, inputs=False, count=4):
-    values, ids = cosines(name, words, inputs).topk(count)
-    return [(show(i), v) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
+    found = lens.arithmetic(table, [a, c], [b], count, inputs, centred)
+    return [(show(i), cosine) for i, cosine in found]
 
 
 def listed(found):
@@ -785,9 +768,9 @@ def listed(found):
 king = (" king", " man", " woman")
 display.table(
     [
-        (name, "kept" if inputs else "left out", listed(nearest(name, king, inputs)))
-        for name in tables
-        for inputs in (True, False)
+        (vectors, kept, listed(nearest(king, vectors == "centred", kept == "kept")))
+        for vectors in ("raw", "centred")
+        for kept in ("kept", "left out")
     ],
     header=("vectors", "inputs", "nearest to king − man + woman"),
 )
@@ -795,13 +778,19 @@ display.table(
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
 pairs = torch.randint(V, (2, 4000), generator=generator)
-cosine = {n: (u[pairs[0]] * u[pairs[1]]).sum(dim=-1).mean() for n, u in units.items()}
+one, two = table[pairs[0]], table[pairs[1]]  # (N, C) each
+mean = table.mean(dim=0)  # (C,)
+raw = F.cosine_similarity(one, two).mean()
+centred = F.cosine_similarity(one - mean, two - mean).mean()
 claim("hood_third", 3**-0.5, 0.57735, 1e-5, "tolerance")
-claim("hood_pair", cosine["raw"], known(0.35, 0.5), kind="statistical")
-claim("hood_pair_centred", cosine["centred"], known(-0.02, 0.02), kind="statistical")
-queen = nearest("centred", king)[0][0] == "␣queen"
-kept = {name: nearest(name, king, inputs=True)[0][0] for name in tables}
-assert not smollm2 or (queen and kept == {"raw": "␣queen", "centred": "␣king"})
+claim("hood_pair", raw, known(0.35, 0.5), kind="statistical")
+claim("hood_pair_centred", centred, known(-0.02, 0.02), kind="statistical")
+firsts = [
+    nearest(king, centred, inputs)[0][0]
+    for inputs in (False, True)
+    for centred in (False, True)
+]
+assert not smollm2 or firsts == ["␣queen", "␣queen", "␣queen", "␣king"]
 claim(
     "hood_queen",
     "With the inputs left out, “queen” is first, both times. With the inputs kept it is first by a hair among the raw vectors, and centred it is not: "
@@ -832,13 +821,13 @@ sums = {k: w for k, w in sums.items() if all(len(encode(x)) == 1 for x in k)}
 rows, right, first = [], 0, 0
 for words, expected in sums.items():
     wish = encode(expected)
-    found = cosines("centred", words)  # (V,)
-    rank = 1 + (found > found[wish[0]]).sum().item() if len(wish) == 1 else None
-    kept, out = (nearest("centred", words, inputs)[0][0] for inputs in (True, False))
+    order = [token for token, _ in nearest(words, count=V)]
+    kept = nearest(words, inputs=True)[0][0]
+    rank = 1 + order.index(show(wish[0])) if len(wish) == 1 else None
     right, first = right + (rank == 1), first + (kept == show(wish[0]))
     a, b, c = (show(encode(word)[0]) for word in words)
     goal = "|".join(show(i) for i in wish)
-    rows.append((f"{a} − {b} + {c}", kept, out, goal, f"{rank or '–'}"))
+    rows.append((f"{a} − {b} + {c}", kept, order[0], goal, f"{rank or '–'}"))
 display.table(rows, header=("centred", "inputs kept", "left out", "expected", "rank"))
 
 # %% tags=["hide-input"]
@@ -848,8 +837,7 @@ claim("hood_sums_first", first, known(0, 3))
 
 # %% [markdown]
 r"""
-With the inputs left out, {{ hood_sums_right }} of {{ hood_sums }} are right; with the inputs kept, {{ hood_sums_first }}. Grammar goes well, for a simple reason: the forms of one word stand near each other anyway. The last row has the words *without* the blank before them. Those tokens are mostly the middles of other words, and
-mean something else. Try your own, among common words that are one token:
+With the inputs left out, {{ hood_sums_right }} of {{ hood_sums }} are right; with the inputs kept, {{ hood_sums_first }}. Grammar goes well, for a simple reason: the forms of one word stand near each other anyway. The last row has the words *without* the blank before them. Those tokens stand inside of other words too, and mean something else. Try your own, among common words that are one token:
 """
 
 # %% tags=["hide-input"]
@@ -1018,7 +1006,8 @@ def nearest(table, a, b, c, count):
     return cosines.topk(count).indices.tolist()
 
 
-print([show(i) for i in nearest(table, *(encode(word)[0] for word in king), 3)])
+words = [encode(word)[0] for word in king]
+print([show(i) for i in nearest(table, *words, 3)])
 exercises.check("word-arithmetic", nearest)
 
 # %% [markdown]
