@@ -376,7 +376,7 @@ exercises.check("unseen-character", encode)
 r"""
 ## What this page left out
 
-Real models rarely use characters. They use pieces of words, so that common words cost one token. The text becomes shorter,
+Real models rarely use characters. They use pieces of words ([page 15](15_tokens.py)), so that common words cost one token. The text becomes shorter,
 the vocabulary longer, and what follows stays the same. The next page makes the first model of this text, and a mark for all
 that come after it: [the bigram baseline](02_bigram.py).
 """

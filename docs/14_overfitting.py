@@ -668,8 +668,7 @@ r"""
 Other cures: dropout, stronger weight decay, a smaller model. Copies with a letter changed, which the meter does not see. Models so large that the validation loss turns down once more.
 And whether a model may recite what it read, which is a question for people and not for a meter.
 
-This is the last page of this part. The part left out tokens longer than a letter, weights that somebody else trained, what has changed in
-the architecture since, larger machines, and how a model that continues text becomes one that answers.
+Next: [Tokens](15_tokens.py). Until here a token was a letter. Now it becomes a piece of a word.
 
 Where to read on:
 
