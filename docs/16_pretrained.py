@@ -8,7 +8,7 @@ This page ran on **{{ hood_model }}**, with {{ hood_parameters:,}} parameters. I
 
 [Page 12](12_lens.py) opened our own small GPT, and found heads that look one letter back, and no induction head. Now we take a model that has read far more than we can train on. The page
 works on either of two: GPT-2 small ([Radford et al. 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) where its
-weights can be had, else [SmolLM2-135M](https://arxiv.org/abs/2502.02737) (Allal et al. 2025). So it names no head in advance. It finds each by its score.
+weights can be had, else [SmolLM2-135M (Allal et al. 2025)](https://arxiv.org/abs/2502.02737). So it names no head in advance. It finds each by its score.
 
 ## Our classes, somebody else's weights
 """
@@ -490,9 +490,11 @@ questions = {
 
 
 def lens_last(text):
-    x = lens.stream(model, torch.tensor([encode(text)]))[::2, 0, -1]  # (L+1, C)
+    x = lens.stream(model, torch.tensor([encode(text)]))[
+        ::2, 0, -1
+    ]  # (n, C), n = L + 1
     with torch.no_grad():
-        return model.lm_head(model.ln_f(x))  # (L+1, V)
+        return model.lm_head(model.ln_f(x))  # (n, V)
 
 
 after = {text: lens_last(text) for text in questions}
@@ -599,11 +601,11 @@ capitals = {
 
 def questions_about(countries):
     idx = torch.tensor([encode(f"The capital of {name} is") for name in countries])
-    word = torch.tensor([encode(f" {name}")[0] for name in countries.values()])
-    return idx, word  # (B, T) and (B,)
+    word = torch.tensor([encode(f" {name}")[0] for name in countries.values()])  # (B,)
+    return idx, word
 
 
-asked, answer = questions_about(capitals)  # (B, T) and (B,)
+asked, answer = questions_about(capitals)
 six = model.lm_head.weight[answer].detach()  # (B, C)
 towards = six - (six.sum(dim=0) - six) / 5  # (B, C): the answer, less the other five
 gamma, layer_norm = (
@@ -628,7 +630,7 @@ with torch.no_grad():
     z = model(asked)[:, -1, answer]  # (B, B): a row for each question
 difference = z.diagonal() - (z.sum(dim=1) - z.diagonal()) / 5  # (B,)
 if layer_norm:
-    difference = difference - towards @ model.ln_f.bias.detach()  # (B,)
+    difference = difference - towards @ model.ln_f.bias.detach()
 parts = torch.cat(
     (stream[:1], stream.diff(dim=0))
 )  # (N, B, C): embedding, then each layer
@@ -709,7 +711,7 @@ more = {
     "Poland": "Warsaw",
     "Cuba": "Havana",
 }
-asked_more, answer_more = questions_about(more)  # (B, T) and (B,)
+asked_more, answer_more = questions_about(more)
 fresh = chance_of(asked_more, answer_more)  # (B,)
 fresh_without = chance_of(asked_more, answer_more, [fetcher])  # (B,)
 display.table(
@@ -980,7 +982,7 @@ def rank_of(logits, token):
     return 1 + (logits > mine).sum(dim=-1)
 
 
-among_ten = rank_of(after[prompts[0]], answers[prompts[0]][0]) <= 10  # (L+1,)
+among_ten = rank_of(after[prompts[0]], answers[prompts[0]][0]) <= 10  # (n,)
 print(among_ten.int().argmax().item())
 exercises.check("answer-rank", rank_of)
 

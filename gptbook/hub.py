@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 from gptbook import assets
@@ -96,7 +97,9 @@ def ask() -> str:
 
 def _client():
     try:
-        import huggingface_hub
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its bars, made on import, warn in a notebook that has no widgets
+            import huggingface_hub.utils
     except ImportError:
         raise ImportError(
             "GPT-2 comes through the package huggingface_hub, which is missing: pip install -e '.[pretrained]'"
