@@ -99,7 +99,7 @@ def _client():
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its bars, made on import, warn in a notebook that has no widgets
-            import huggingface_hub.utils
+            import huggingface_hub.file_download
     except ImportError:
         raise ImportError(
             "GPT-2 comes through the package huggingface_hub, which is missing: pip install -e '.[pretrained]'"
