@@ -203,7 +203,7 @@ display.source(kv_cache.forward)
 # %% [markdown]
 r"""
 The cache is a value. It goes in, and a new one comes out. Nothing is stored on the model, so a second text cannot meet the remains of
-the first.
+the first. The lines about `ModernGPT` are for the model of [page 16](16_pretrained.py), which tells positions in another way. Here they do nothing.
 
 Is it equal to the model's own forward pass? We take the trained model of [page 9](09_training.py), three different rows of validation text as
 long as its window, and feed them in several ways. All logits at all positions are compared.
@@ -381,6 +381,8 @@ display.source(kv_cache.multiply_adds)
 
 # %% [markdown]
 r"""
+For our model a block has $12 C^2$ weights in its matrices. The branch counts those of the model of page 16.
+
 Is this count right? PyTorch can count too. It watches which products are really computed, and counts multiplications and additions apart, so
 we halve its number.
 """
