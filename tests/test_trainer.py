@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from gptbook import trainer
 from gptbook.checkpoint import weights
 from gptbook.model import GPT, GPTConfig
-from gptbook.recipes import PRESETS
+from gptbook.recipes import PRESETS, build
 from gptbook.trainer import (
     Diverged,
     TrainConfig,
@@ -140,7 +140,7 @@ def test_the_loop_uses_the_learning_rate_of_its_step(monkeypatch):
 def test_every_parameter_is_optimized_once_and_only_matrices_decay(name):
     """If this fails, a part of the model never learns, or norms and biases are pulled to zero."""
     small = replace(PRESETS[name], vocab_size=50, block_size=8, n_layer=2, n_embd=8 * PRESETS[name].n_head)
-    model = GPT(small)
+    model = build(small)
     decays, rest = optimizer_groups(model, 0.1)
     assert (decays["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
     ids = [id(p) for group in (decays, rest) for p in group["params"]]
@@ -148,8 +148,9 @@ def test_every_parameter_is_optimized_once_and_only_matrices_decay(name):
     assert set(ids) == {id(p) for p in model.parameters()}
     names = {id(p): n for n, p in model.named_parameters()}
     decaying = {names[id(p)] for p in decays["params"]}
-    matrices = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-    expected = {f"h.{i}.{matrix}" for i in range(2) for matrix in matrices}
+    gate = ["mlp.c_gate"] if name == "smollm2" else []
+    matrices = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", *gate, "mlp.c_proj")
+    expected = {f"h.{i}.{matrix}.weight" for i in range(2) for matrix in matrices}
     assert decaying == expected | (set() if small.tied else {"lm_head.weight"})
 
 
