@@ -65,6 +65,21 @@ def differences(config):
     ]
 
 
+claim(
+    "hood_kinds",
+    "Four are changes that came after GPT-2. Positions are rotary: queries and keys are turned by an angle that grows with "
+    "their place. The norm divides by a length and subtracts no mean. Several heads of queries share one of keys and "
+    "values. And the MLP has a gate, which says of each inner number how much passes."
+    if smollm2
+    else "The kind of each part is the one of page 8.",
+)
+claim(
+    "hood_formula",
+    "A layer has queries and the projection, C times C each, keys and values for the fewer heads, three matrices in the "
+    "MLP, and two norms. No part has a bias."
+    if smollm2
+    else "A layer has 12 C² + 13 C, as on page 8, and the matrix that is tied counts once.",
+)
 display.table(
     [
         (name, mine, theirs)
@@ -90,27 +105,10 @@ by_formula = {
     "gpt2": V * C + config.block_size * C + L * (12 * C * C + 13 * C) + 2 * C,
 }[loaded.name]
 total = sum(parameter.numel() for parameter in model.parameters())
-assert total == by_formula
-print(f"{total:,}")
-
-# %% tags=["hide-input"]
 claim("hood_parameters", total, 134_515_008 if smollm2 else 124_439_808)
 claim("hood_tied_share", V * C / total, kind="tolerance")
-claim(
-    "hood_kinds",
-    "Four are changes that came after GPT-2. Positions are rotary: queries and keys are turned by an angle that grows with "
-    "their place. The norm divides by a length and subtracts no mean. Several heads of queries share one of keys and "
-    "values. And the MLP has a gate, which says of each inner number how much passes."
-    if smollm2
-    else "The kind of each part is the one of page 8.",
-)
-claim(
-    "hood_formula",
-    "A layer has queries and the projection, C times C each, keys and values for the fewer heads, three matrices in the "
-    "MLP, and two norms. No part has a bias."
-    if smollm2
-    else "A layer has 12 C² + 13 C, as on page 8, and the matrix that is tied counts once.",
-)
+assert total == by_formula
+print(f"{total:,}")
 
 # %% [markdown]
 r"""
@@ -167,13 +165,14 @@ After the first beginning, the likeliest token has a chance of {{ hood_top_chanc
 """
 
 # %%
+paris = rows[0]  # (V,)
 taus = (0.2, 0.5, 1.0, 1.5, 2.0)
 entropies, tops = [], []
 for tau in taus:
-    logp = F.log_softmax(rows[0].double() / tau, dim=-1)  # (V,)
+    logp = F.log_softmax(paris.double() / tau, dim=-1)  # (V,)
     entropies.append(-(logp.exp() * logp).sum().item())
     tops.append(logp.max().exp().item())
-best = show(rows[0].argmax().item())
+best = show(paris.argmax().item())
 display.table(
     [
         (tau, f"{p:.3f}", f"{e:.2f}")
@@ -183,12 +182,12 @@ display.table(
 )
 
 # %% tags=["hide-input"]
-assert entropies == sorted(entropies)
-assert tops == sorted(tops, reverse=True)
 claim("hood_top_chance", tops[2], known(0.75, 0.79), kind="statistical")
 claim("hood_entropy", entropies[2], known(1.4, 1.6), kind="statistical")
 claim("hood_entropy_hot", entropies[-1], known(8.4, 8.9), kind="statistical")
 claim("hood_blind", torch.tensor(V).log(), kind="tolerance")
+assert entropies == sorted(entropies)
+assert tops == sorted(tops, reverse=True)
 
 # %% [markdown]
 r"""
@@ -228,10 +227,9 @@ if smollm2:
     start, piece = facts[1].split("positron")[0], "posit"
     wrong = F.softmax(logits_after(start), dim=-1)[encode(piece)[0]]
     facts_are = (
-        "The first begins right. The second is wrong: a positron is the electron's opposite, with a positive charge. And "
-        f"the model was sure of it. It gave “{show(encode(piece)[0])}” a chance of {wrong:.2f} where it stands."
+        "The first begins right. The second is wrong: a positron is the electron's opposite, with a positive charge. "
+        f"The model gave its first piece, “{show(encode(piece)[0])}”, a chance of {wrong:.2f}."
     )
-claim("hood_facts", facts_are)
 chat = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 if "<|im_start|>" in tokenizer.special:
     asked = tokenizer.encode(chat, allowed_special="all")
@@ -245,7 +243,8 @@ if "<|im_start|>" in tokenizer.special:
     )
 else:
     answer = "This one was trained no further, and has no marks for who speaks."
-claim("hood_chat", answer)
+for name, words in (("hood_facts", facts_are), ("hood_chat", answer)):
+    claim(name, words)
 
 # %% [markdown]
 r"""
@@ -310,35 +309,41 @@ for name, score in (
     ("induction", lens.induction_scores),
     ("same token", lens.duplicate_token_scores),
 ):
-    assert [(s.layer, s.head) for s in score(model, noise)] == ranked(name)
-display.table(
-    [
-        (rank + 1, *(text for name in scores for text in cells[name][rank]))
-        for cells in [
-            {
-                name: [
-                    (f"{layer}.{head}", f"{scores[name][layer, head]:.2f}")
-                    for layer, head in ranked(name, 4)
-                ]
-                for name in scores
-            }
-        ]
-        for rank in range(4)
-    ],
-    header=("rank", *(part for name in scores for part in (name, ""))),
-    caption="The four best heads of each kind, named by layer and number, and their scores.",
-)
-
-# %% tags=["hide-input"]
-indifferent = sum(1 / n for n in range(T + 1, 2 * T + 1)) / T
-claim("hood_noise", T)
-claim("hood_indifferent", indifferent, (0, 0.69315 / T), None, "tolerance")
+    for s in score(model, noise):  # the package measures the same
+        assert abs(s.score - scores[name][s.layer, s.head]) < 1e-4
 
 
 def name_of(place):
     return "{}.{}".format(*place)
 
 
+best = [
+    [(name_of(at), f"{scores[name][at]:.2f}") for at in ranked(name, 4)]
+    for name in scores
+]
+display.table(
+    [
+        (i + 1, *(word for pair in row for word in pair))
+        for i, row in enumerate(zip(*best, strict=True))
+    ],
+    header=("rank", *(word for name in scores for word in (name, "score"))),
+    caption="The four best heads of each kind, named by layer and number.",
+)
+
+# %% tags=["hide-input"]
+indifferent = sum(1 / n for n in range(T + 1, 2 * T + 1)) / T
+claim("hood_noise", T)
+claim("hood_indifferent", indifferent, (0, 0.69315 / T), None, "tolerance")
+claim("hood_sink", scores["first token"].median(), known(0.25, 0.6), kind="statistical")
+claim("hood_induction_layer", induction[0])
+claim("hood_previous_layer", previous[0])
+places = [1 + ranked("induction").index((5, 5)), 1 + ranked("previous token").index((4, 11))] if not smollm2 else []  # fmt: skip
+claim(
+    "hood_two_known",
+    "This page ran another model, so there is nothing to compare."
+    if smollm2
+    else f"Here they have rank {places[0]} and rank {places[1]} of {L * H}.",
+)
 for key, kind, low in (
     ("previous", "previous token", 0.8),
     ("induction", "induction", 0.75),
@@ -352,16 +357,6 @@ for key, kind, low in (
         known(low, 1.001),
         kind="statistical",
     )
-claim("hood_sink", scores["first token"].median(), known(0.25, 0.6), kind="statistical")
-claim("hood_induction_layer", induction[0])
-claim("hood_previous_layer", previous[0])
-places = [1 + ranked("induction").index((5, 5)), 1 + ranked("previous token").index((4, 11))] if not smollm2 else []  # fmt: skip
-claim(
-    "hood_two_known",
-    "This page ran another model, so there is nothing to compare."
-    if smollm2
-    else f"Here they have rank {places[0]} and rank {places[1]} of {L * H}.",
-)
 
 # %% [markdown]
 r"""
@@ -370,7 +365,7 @@ second kind and not the first.
 
 In GPT-2 two heads are well known: `5.5` for induction, and `4.11` for the previous token. {{ hood_two_known }}
 
-And the last column? Half of all heads give token 0 more than {{ hood_sink:.0%}} of their weight, the first of them {{ hood_first_score:.0%}}. The weights of a row must sum to 1, also where a head finds nothing that it looks for. Then it rests on
+And the last column? Half of all heads give token 0 more than {{ hood_sink:.0%}} of their weight, head {{ hood_first_head }} as much as {{ hood_first_score:.0%}}. The weights of a row must sum to 1, also where a head finds nothing that it looks for. Then it rests on
 a token that means nothing to it. This is called an **attention sink** ([Xiao et al. 2023](https://arxiv.org/abs/2309.17453)).
 
 ## Taken out and missed
@@ -430,6 +425,7 @@ claim("hood_without_previous", back, known(none.item() + 3, None), kind="statist
 claim("hood_without_ten", ten, known(0, none.item() + 1.0), kind="statistical")
 first_moves = max(abs(v[0] - found["nothing"][0]).item() for v in found.values())
 claim("hood_first_moves", first_moves, known(0, 1.0), kind="statistical")
+assert not smollm2 or none < one < five
 
 # %% [markdown]
 r"""
@@ -467,7 +463,7 @@ display.table(
 # %% tags=["hide-input"]
 claim("hood_name_last", whole[-1], known(0.7, 1), kind="statistical")
 claim("hood_name_without", without[-1], known(0, 0.5), kind="statistical")
-claim("hood_name", tokenizer.decode([row[0, span[-1]].item()]))
+assert not smollm2 or all(p < q for p, q in zip(without, whole, strict=True))
 
 # %% [markdown]
 r"""
@@ -490,9 +486,8 @@ questions = {
 
 
 def lens_last(text):
-    x = lens.stream(model, torch.tensor([encode(text)]))[
-        ::2, 0, -1
-    ]  # (n, C), n = L + 1
+    stream = lens.stream(model, torch.tensor([encode(text)]))
+    x = stream[::2, 0, -1]  # (n, C), n = L + 1
     with torch.no_grad():
         return model.lm_head(model.ln_f(x))  # (n, V)
 
@@ -501,7 +496,7 @@ after = {text: lens_last(text) for text in questions}
 answers = {text: encode(word) for text, word in questions.items()}
 ranks = {t: 1 + (z > z[:, answers[t]]).sum(dim=-1) for t, z in after.items()}
 chance = {t: z.softmax(dim=-1)[:, answers[t][0]] for t, z in after.items()}
-torch.testing.assert_close(after[prompts[0]][-1], rows[0], rtol=1e-4, atol=1e-3)
+torch.testing.assert_close(after[prompts[0]][-1], paris, rtol=1e-4, atol=1e-3)
 for t, z in after.items():  # the package counts the same
     assert [rank for rank, _ in lens.ranks(z, answers[t][0])] == ranks[t].tolist()
 
@@ -550,6 +545,7 @@ claim("hood_ten_first", ten.min(), known(20, 28), kind="statistical")
 claim("hood_ten_last", ten.max(), known(26, 30), kind="statistical")
 final = torch.stack([ranking[-1] for ranking in ranks.values()])  # (5,)
 claim("hood_final_rank", final.max(), known(1, 2), kind="statistical")
+assert not smollm2 or three.min() > 50
 
 # %% [markdown]
 r"""
@@ -608,10 +604,8 @@ def questions_about(countries):
 asked, answer = questions_about(capitals)
 six = model.lm_head.weight[answer].detach()  # (B, C)
 towards = six - (six.sum(dim=0) - six) / 5  # (B, C): the answer, less the other five
-gamma, layer_norm = (
-    model.ln_f.weight.detach(),
-    isinstance(model.ln_f, torch.nn.LayerNorm),
-)
+gamma = model.ln_f.weight.detach()  # (C,)
+layer_norm = isinstance(model.ln_f, torch.nn.LayerNorm)
 stream = lens.stream(model, asked)[:, :, -1]  # (N, B, C), N = 2L + 1
 
 
@@ -631,9 +625,7 @@ with torch.no_grad():
 difference = z.diagonal() - (z.sum(dim=1) - z.diagonal()) / 5  # (B,)
 if layer_norm:
     difference = difference - towards @ model.ln_f.bias.detach()
-parts = torch.cat(
-    (stream[:1], stream.diff(dim=0))
-)  # (N, B, C): embedding, then each layer
+parts = torch.cat((stream[:1], stream.diff(dim=0)))  # (N, B, C): layer by layer
 torch.testing.assert_close(share_of(parts).sum(dim=0), difference, rtol=1e-3, atol=1e-3)
 print("the sum ", [f"{share:.2f}" for share in share_of(parts).sum(dim=0).tolist()])
 print("measured", [f"{logit:.2f}" for logit in difference.tolist()])
@@ -692,6 +684,7 @@ claim("hood_fetch_blindly", blindly, known(0.45, 0.7), kind="statistical")
 claim("hood_fetch_look", country.min(), known(0.8, 1), kind="statistical")
 claim("hood_france_before", before[0], known(0.75, 0.79), kind="statistical")
 claim("hood_france_without", alone[fetcher][0], known(0.05, 0.3), kind="statistical")
+assert not smollm2 or fetcher == candidates[0]
 
 # %% [markdown]
 r"""
@@ -726,10 +719,11 @@ display.table(
 claim("hood_fresh", fresh.mean(), known(0.2, 0.5), kind="statistical")
 claim("hood_fresh_without", fresh_without.mean(), known(0, 0.2), kind="statistical")
 claim("hood_fresh_falls", int((fresh_without < fresh).sum()), known(4, 6))
+assert not smollm2 or fresh_without.mean() < fresh.mean() / 2
 
 # %% [markdown]
 r"""
-It falls in {{ hood_fresh_falls }} of 6, from {{ hood_fresh:.2f}} to {{ hood_fresh_without:.2f}} on average. What is left must take another way. But most of it goes through this head.
+It falls in {{ hood_fresh_falls }} of 6, from {{ hood_fresh:.2f}} to {{ hood_fresh_without:.2f}} on average. Most of what leads to the capital goes through this head, and the rest some other way.
 
 ## King − man + woman
 
@@ -749,8 +743,9 @@ First ask what arithmetic gives that knows nothing.
 
     Write $d = c - b$ and $s = a \cdot d \ge 0$. The cosine is $(\lVert a \rVert^2 + s) \big/ \bigl( \lVert a \rVert \sqrt{\lVert a \rVert^2 + 2s + \lVert d \rVert^2} \bigr)$. Its derivative in $s$ has the sign of $\lVert a \rVert^2 + 2s + \lVert d \rVert^2 - (\lVert a \rVert^2 + s) = s + \lVert d \rVert^2 \ge 0$. So it is least at $s = 0$, where it is the claim. At right angles $s = 0$ and $\lVert d \rVert^2 = 2 \lVert a \rVert^2$. For $c$, take $a - b$ as the difference. $\blacksquare$
 
-In so many dimensions, two random vectors stand nearly at right angles. So $1 / \sqrt 3$, that is {{ hood_third:.2f}}, comes for free, and no other token has that. The first answer is mostly an *input*. For this reason, published lists leave the inputs out, and often do not say so. Here are both ways. And both with the mean of all
-vectors taken off, since they lean to one side: two random rows have a cosine of {{ hood_pair:.2f}}, and {{ hood_pair_centred:.2f}} after that.
+In many dimensions, two random vectors stand nearly at right angles. Then $1 / \sqrt 3$, that is {{ hood_third:.2f}}, comes for free to an input, and to no other token. So the first answer is often an *input*. For this reason, lists of such results leave the inputs out, and do not always say so.
+
+Our vectors do not quite stand like that, since all lean to one side: two random rows have a cosine of {{ hood_pair:.2f}}. Take the mean of all rows off, and it is {{ hood_pair_centred:.2f}}. So here are four ways: the inputs kept or left out, the vectors raw or centred.
 """
 
 # %%
@@ -792,7 +787,6 @@ firsts = [
     for inputs in (False, True)
     for centred in (False, True)
 ]
-assert not smollm2 or firsts == ["␣queen", "␣queen", "␣queen", "␣king"]
 claim(
     "hood_queen",
     "With the inputs left out, “queen” is first, both times. With the inputs kept it is first by a hair among the raw vectors, and centred it is not: "
@@ -800,12 +794,13 @@ claim(
     if smollm2
     else "Compare the rows: with the inputs kept, does “king” come first?",
 )
+assert not smollm2 or firsts == ["␣queen", "␣queen", "␣queen", "␣king"]
 
 # %% [markdown]
 r"""
 {{ hood_queen }}
 
-One example proves nothing. Here are more, chosen before the answers were seen, with the rank of the expected word when the inputs are left out.
+One example proves nothing. Here are more, centred, with the rank of the expected word when the inputs are left out.
 """
 
 # %%
@@ -836,10 +831,11 @@ display.table(rows, header=("centred", "inputs kept", "left out", "expected", "r
 claim("hood_sums", len(sums))
 claim("hood_sums_right", right, known(3, 6))
 claim("hood_sums_first", first, known(0, 3))
+assert not smollm2 or right > first
 
 # %% [markdown]
 r"""
-With the inputs left out, {{ hood_sums_right }} of {{ hood_sums }} are right; with the inputs kept, {{ hood_sums_first }}. Grammar goes well, for a simple reason: the forms of one word stand near each other anyway. The last row has the words *without* the blank before them. Those tokens stand inside of other words too, and mean something else. Try your own, among common words that are one token:
+With the inputs left out, {{ hood_sums_right }} of {{ hood_sums }} are right; with the inputs kept, {{ hood_sums_first }}. The forms of a word are no hard test, since they stand near each other anyway. The last row has the words *without* the blank before them. Those tokens stand inside of other words too, and mean something else. Try your own, among common words that are one token:
 """
 
 # %% tags=["hide-input"]
@@ -910,7 +906,7 @@ widgets.arithmetic(
 
 # %% [markdown]
 r"""
-The list has {{ hood_words }} words, not the whole vocabulary. So it is kinder than the table above: the word that would have come first may not be in it.
+The list has {{ hood_words }} words. So it is kinder than the table above: the token that would have come first may not be in it.
 
 ## What the cache saves
 
@@ -936,13 +932,13 @@ assert torch.equal(*written.values())
 
 # %% tags=["hide-input"]
 claim("hood_timed", 20)
-claim("hood_with_cache", speed["with the cache"], kind="statistical")
-claim("hood_without_cache", speed["without"], kind="statistical")
 claim("hood_machine", machine.processor())
+for key, name in (("with_cache", "with the cache"), ("without_cache", "without")):
+    claim(f"hood_{key}", speed[name], kind="statistical")
 
 # %% [markdown]
 r"""
-The same tokens, {{ hood_with_cache:.0f}} a second with the cache and {{ hood_without_cache:.0f}} without, on one thread of this: {{ hood_machine }}. Without it, each step computes all tokens again, so the gap grows with the text.
+The same tokens, {{ hood_with_cache:.0f}} a second with the cache and {{ hood_without_cache:.0f}} without, on one thread of a processor called {{ hood_machine }}. Without it, each step computes all tokens again, so the gap grows with the text.
 
 ## Checks
 
@@ -950,8 +946,7 @@ Is the model as it was, after all these hooks?
 """
 
 # %%
-again = logits_after(prompts[0])  # (V,)
-assert torch.equal(again, logits_after(prompts[0]))
+assert torch.equal(paris, logits_after(prompts[0]))
 assert not any(module._forward_pre_hooks for module in model.modules())
 assert not model.training
 with torch.no_grad():
