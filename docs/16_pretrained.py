@@ -326,8 +326,8 @@ display.table(
         (i + 1, *(word for pair in row for word in pair))
         for i, row in enumerate(zip(*best, strict=True))
     ],
-    header=("rank", *(word for name in scores for word in (name, "score"))),
-    caption="The four best heads of each kind, named by layer and number.",
+    header=("rank", *(word for name in scores for word in (name.split()[0], ""))),
+    caption="The four best heads of each kind, by layer and number, and their scores.",
 )
 
 # %% tags=["hide-input"]
@@ -667,7 +667,7 @@ display.table(
         (name_of(place), f"{share[place]:.2f}", *(f"{p:.2f}" for p in ps))
         for place, ps in alone.items()
     ]
-    + [("one of 8", "", *(f"{p:.2f}" for p in torch.stack(blind).mean(dim=0)))],
+    + [("drawn, mean of 8", "", *(f"{p:.2f}" for p in torch.stack(blind).mean(dim=0)))],
     header=("off", "its share", *capitals),
     caption="The chance of the capital after “The capital of ... is”, without one head. The share is what the head adds to the logit, the mean of six.",
 )
