@@ -136,19 +136,26 @@ class CausalSelfAttention(nn.Module):
         B, T, _ = x.shape
         H, G = self.n_head, self.n_kv_head
         qkv = self.c_attn(x).view(B, T, H + 2 * G, -1).transpose(1, 2)  # (B, H+2G, T, D)
-        q, k, v = qkv.split((H, G, G), dim=1)
-        return (q, k, v) if turn is None else (rotate(q, *turn), rotate(k, *turn), v)
+        qk, v = qkv.split((H + G, G), dim=1)
+        q, k = (qk if turn is None else rotate(qk, *turn)).split((H, G), dim=1)
+        return q, k, v
 
     def weights(self, q, k):
         """How much T queries (B, H, T, D) read S + T keys (B, G, S+T, D), the last T their own: (B, H, T, S+T)."""
-        T, S = q.size(-2), k.size(-2) - q.size(-2)
-        scores = q @ k.repeat_interleave(self.shared, dim=1).transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, H, T, S+T)
-        future = torch.ones(T, S + T, dtype=torch.bool, device=q.device).triu(S + 1)  # (T, S+T)
-        return F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
+        (B, H, T, D), S, R = q.shape, k.size(-2) - q.size(-2), self.shared
+        # All that reads the same keys is one matrix: no keys are copied for each of the R heads.
+        q = q.reshape(B, H // R, R * T, D) / math.sqrt(D)  # (B, G, R*T, D)
+        scores = (q @ k.transpose(-2, -1)).view(B, H, T, S + T)  # (B, H, T, S+T)
+        if T > 1:  # a token alone has no future
+            future = torch.ones(T, S + T, dtype=torch.bool, device=q.device).triu(S + 1)  # (T, S+T)
+            scores = scores.masked_fill(future, float("-inf"))  # (B, H, T, S+T)
+        return F.softmax(scores, dim=-1)
 
     def read(self, weights, v):
         """What weights (B, H, T, S+T) make of values (B, G, S+T, D), the heads side by side: (B, T, C)."""
-        return (weights @ v.repeat_interleave(self.shared, dim=1)).transpose(1, 2).flatten(2)  # (B, T, C)
+        (B, H, T, _), R = weights.shape, self.shared
+        y = weights.reshape(B, H // R, R * T, -1) @ v  # (B, G, R*T, D)
+        return y.view(B, H, T, -1).transpose(1, 2).flatten(2)  # (B, T, C)
 
 
 class MLP(nn.Module):
