@@ -59,8 +59,7 @@ claim("line_tokens", len(tokens), expected=10)
 
 # %% [markdown]
 r"""
-That is all of **byte-pair encoding**, BPE for short. Philip Gage published it as a way to compress files, in
-1994. Sennrich and others brought it to language models
+That is all of **byte-pair encoding**, BPE for short. Philip Gage published it in 1994, as a way to compress files. Sennrich and others brought it to language models
 ([Sennrich et al. 2016](https://arxiv.org/abs/1508.07909), "Neural Machine Translation of Rare Words with Subword Units").
 
 Three questions are open. What are the first tokens, before any merge? Where may a merge not reach? And which pair wins when two
@@ -69,11 +68,13 @@ are equally frequent? The answers make the difference between this sketch and GP
 ## Begin with bytes
 
 Start with the characters of a text, and a character that it lacks has no token. Unicode has more than a hundred thousand characters. But a
-computer stores every one of them as one to four **bytes**, numbers from 0 to 255. The usual way to do so is called UTF-8. So begin with
+computer stores every one of them as one to four **bytes**, numbers from 0 to {{ largest_byte }}. The usual way to do so is called UTF-8. So begin with
 the bytes, and there is nothing that cannot be read.
 """
 
 # %%
+claim("bytes_there_are", 2**8)
+claim("largest_byte", 2**8 - 1)
 display.table(
     [
         (sign, what, " ".join(f"{byte:02x}" for byte in sign.encode("utf-8")))
@@ -117,7 +118,7 @@ Every character lands in exactly one chunk, so joining the chunks gives the text
 
 ## Train
 
-Now the real thing, on the beginning of our text. Tokens are numbers now: 0 to 255 for the bytes, and 256, 257 and so on for
+Now the real thing, on the beginning of our text. Tokens are numbers now: 0 to {{ largest_byte }} for the bytes, and from {{ bytes_there_are }} on for
 the merges, in the order in which they were made. Equal chunks behave alike, so each is kept once, with its count.
 
 Ties need a rule, or two programs learn two different vocabularies. Ours: of equally frequent pairs, the one with the smaller numbers
@@ -190,12 +191,12 @@ print("last: ", *(whole.show(i) for i in range(8182, 8192)))
 
 # %% [markdown]
 r"""
-The first merges are those of English, and the last ones are names and rare words. A vocabulary of 512 is the beginning of one of 8,192: to train a larger one is to go on.
+The first merges are those of English, and the last ones are names and rare words. A vocabulary of `512` is the beginning of one of `8192`: to train a larger one is to go on.
 
 How much shorter does a text become that was not trained on?
 """
 
-# %% tags=["hide-input"] alt="A curve that rises from one byte a token at 256 tokens, steeply at first and then less and less, to about three bytes a token at 8,192." caption="Bytes of validation text in one token, against the size of the vocabulary. Each doubling brings less."
+# %% tags=["hide-input"] alt="A curve that rises from one byte a token without merges, steeply at first and then less and less, to about three bytes a token." caption="Bytes of validation text in one token, against the size of the vocabulary. Each doubling brings less."
 fig, ax = display.figure(5.2, 2.6)
 ax.plot(
     sizes, [lengths[256] / lengths[size] for size in sizes], "o-", color=display.BLUE
@@ -209,7 +210,7 @@ ax.set_ylim(0)
 
 # %% [markdown]
 r"""
-With 512 tokens, one token covers {{ bytes_a_token_512:.1f}} bytes on average, with 8,192 it covers {{ bytes_a_token_8192:.1f}}. The price is a larger
+With `512` tokens, one token covers {{ bytes_a_token_512:.1f}} bytes on average, with `8192` it covers {{ bytes_a_token_8192:.1f}}. The price is a larger
 table of embeddings, and rows in it for tokens that are hardly ever seen.
 
 ## Encode
@@ -279,7 +280,7 @@ assert "".join(shown) == "Aye 🙂!"
 r"""
 ## The real vocabularies
 
-GPT-2's tokenizer is such a list of merges, learned on text from the web. Its {{ gpt2_vocabulary:,}} tokens are 256 bytes, {{ gpt2_merges:,}} merges,
+GPT-2's tokenizer is such a list of merges, learned on text from the web. Its {{ gpt2_vocabulary:,}} tokens are {{ bytes_there_are }} bytes, {{ gpt2_merges:,}} merges,
 and one token that is no piece of text: `<|endoftext|>`, the sign that one document ends and another begins. We load the list into our own class. `tiktoken` is
 the library of OpenAI, the makers of GPT-2, and serves as a check here. Later models have other lists and other patterns.
 """
@@ -309,8 +310,8 @@ for name, tokenizer in real.items():
 
 # %% [markdown]
 r"""
-One sentence in three languages takes {{ sentence_gpt2 }} tokens in GPT-2's vocabulary, {{ sentence_cl100k }} in that of GPT-4 (cl100k), and
-{{ sentence_o200k }} in that of GPT-4o (o200k). Here they are as coloured chips, each with its number. Put your own text in, and see how
+One sentence in three languages takes {{ sentence_gpt2 }} tokens in GPT-2's vocabulary, {{ sentence_cl100k }} in that of GPT-4 (`cl100k`), and
+{{ sentence_o200k }} in that of GPT-4o (`o200k`). Here they are as coloured chips, each with its number. Put your own text in, and see how
 it is cut.
 """
 
@@ -491,7 +492,7 @@ exercises.check("merge-pair", merge_pair)
 r"""
 ### 2. A word kept whole
 
-*About ten minutes.* Find words that GPT-2's vocabulary splits, and that o200k keeps as one token. To search for them, write `kept_whole(words, old, new)`. It gets a list of words and the `encode` of two tokenizers.
+*About ten minutes.* Find words that GPT-2's vocabulary splits, and that `o200k` keeps as one token. To search for them, write `kept_whole(words, old, new)`. It gets a list of words and the `encode` of two tokenizers.
 Return, in their order, the words that `old` cuts into several tokens and `new` keeps in one. Try each word as it stands inside a sentence, with one space before it. Then put words of your own language in.
 
 ??? tip "Hint"
