@@ -283,7 +283,7 @@ class Chips:
         )
         return (
             f'<token-chips data-about="{html.escape(json.dumps(about))}"><p class="size">{_size(self.text)}</p>'
-            f'{sections}<p class="legend">␣ is a blank, ↵ a line end, ⇥ a tab. A box is one byte, in hexadecimal, of a '
+            f'{sections}<p class="legend">␣ is a blank, ↵ a line end, ⇥ a tab. A box holds bytes, in base 16, of a '
             "character that is split between tokens.</p></token-chips>"
         )
 

@@ -57,7 +57,7 @@ registry = {
     "longest-span": "page_14",
     "where-it-turns": "page_14",
     "early-stopping": "page_14",
-    "merge-pair": "page_15",
+    "unfold": "page_15",
     "kept-whole": "page_15",
     "bits-per-byte": "page_15",
     "remove-mask": "page_13",

@@ -1,7 +1,6 @@
 """The checks of page 15, byte-pair encoding: plain Python, no torch."""
 
 import math
-import random
 
 from gptbook.exercises.answers import (
     Wrong,
@@ -16,117 +15,84 @@ from gptbook.exercises.answers import (
     whole_number,
 )
 
-# Merging a pair -------------------------------------------------------------------------------------------------------
+# What a token is made of ----------------------------------------------------------------------------------------------
 
 
-def _replace(ids, pair, new, step=2, start=0):
-    out, i = list(ids[:start]), start
-    while i < len(ids):
-        fits = i + 1 < len(ids) and (ids[i], ids[i + 1]) == tuple(pair)
-        out.append(new if fits else ids[i])
-        i += step if fits else 1
-    return out
+def _unfold(i, merges):
+    if i < 256:
+        return [i]
+    left, right = merges[i - 256]
+    return _unfold(left, merges) + _unfold(right, merges)
 
 
-def _from_the_right(ids, pair, new):
-    return _replace(ids[::-1], pair[::-1], new)[::-1]
+def _one_level(i, merges):
+    return [i] if i < 256 else list(merges[i - 256])
 
 
-def _first_only(ids, pair, new):
-    at = next((i for i in range(len(ids) - 1) if (ids[i], ids[i + 1]) == pair), None)
-    return list(ids) if at is None else [*ids[:at], new, *ids[at + 2 :]]
+def _two_levels(i, merges):
+    return [part for half in _one_level(i, merges) for part in _one_level(half, merges)]
 
 
-def _until_none(ids, pair, new):
-    while (shorter := _replace(ids, pair, new)) != list(ids):
-        ids = shorter
-    return list(ids)
+def _left_only(i, merges):
+    """The left half is taken apart, the right one is left as it is."""
+    if i < 256:
+        return [i]
+    left, right = merges[i - 256]
+    return [*_left_only(left, merges), right]
 
 
-def _without_the_last(ids, pair, new):
-    """A loop over range(len(ids) - 1): a last token that is in no pair is never reached."""
-    out, i = [], 0
-    while i < len(ids) - 1:
-        fits = (ids[i], ids[i + 1]) == pair
-        out.append(new if fits else ids[i])
-        i += 2 if fits else 1
-    return out
+def _right_only(i, merges):
+    if i < 256:
+        return [i]
+    left, right = merges[i - 256]
+    return [left, *_right_only(right, merges)]
 
 
-def _not_the_end(ids, pair, new):
-    """A pair at the very end is passed over."""
-    return [*_replace(ids[:-1], pair, new), *ids[-1:]]
+def _backwards(i, merges):
+    return _unfold(i, merges)[::-1]
 
 
-def _either_order(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids):
-        fits = i + 1 < len(ids) and {ids[i], ids[i + 1]} == set(pair)
-        out.append(new if fits else ids[i])
-        i += 2 if fits else 1
-    return out
+def _with_tokens(i, merges):
+    """The tokens on the way stand in the list as well."""
+    if i < 256:
+        return [i]
+    left, right = merges[i - 256]
+    return [i, *_with_tokens(left, merges), *_with_tokens(right, merges)]
 
 
-def _each_member(ids, pair, new):
-    return [new if i in pair else i for i in ids]
-
-
-def _before_the_pair(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids):
-        fits = i + 1 < len(ids) and (ids[i], ids[i + 1]) == pair
-        out += [new, *pair] if fits else [ids[i]]
-        i += 2 if fits else 1
-    return out
-
-
-MERGE_MISTAKES = (
-    ("a pair may take a token that another pair has taken: after a pair go on by two places, or [5, 5, 5] gives two "
-     "new tokens", lambda ids, pair, new: _replace(ids, pair, new, step=1)),
-    ("your function goes from right to left: of [5, 5, 5] the pair takes the first two", _from_the_right),
-    ("only the first pair is replaced: every one is asked for", _first_only),
-    ("a new token is merged again where new is a member of the pair itself: one walk through the list is enough",
-     _until_none),
-    ("the last token is lost where it is in no pair: the walk ends one place too early", _without_the_last),
-    ("a pair at the very end of the list is passed over", _not_the_end),
-    ("your function takes the pair in either order: (a, b) is not (b, a)", _either_order),
-    ("each member of the pair is replaced alone: both must stand side by side, and give one token", _each_member),
-    ("the new token is put beside the pair: it takes the pair's place", _before_the_pair),
-    ("your function never replaces anything", lambda ids, pair, new: list(ids)),
+UNFOLD_MISTAKES = (
+    ("only the first step is taken: the two tokens of a merge may be made of others", _one_level),
+    ("your function stops after two steps: a token may be made of tokens that are made of tokens", _two_levels),
+    ("the right token of a merge is left as it is: both sides must be taken apart", _left_only),
+    ("the left token of a merge is left as it is: both sides must be taken apart", _right_only),
+    ("the bytes come from right to left: the left token of a merge comes first", _backwards),
+    ("the tokens on the way are in your list: only bytes belong there, numbers below 256", _with_tokens),
+    ("each byte is in your list once: one that comes twice is asked for twice",
+     lambda i, merges: list(dict.fromkeys(_unfold(i, merges)))),
+    ("the bytes are sorted: they are asked for in the order of the text", lambda i, merges: sorted(_unfold(i, merges))),
+    ("your function always gives the token itself", lambda i, merges: [i]),
 )  # fmt: skip
 
 
-def merge_pair(merge) -> str:
-    """merge_pair(ids, pair, new) -> the list with each pair of neighbours, from left to right, replaced by new."""
-    need_function(merge, "merge_pair(ids, pair, new)")
-    draw = random.Random(15)
-    cases = [
-        ([1, 2, 3, 1, 2], (1, 2), 9),
-        ([5, 5, 5], (5, 5), 7),
-        ([5, 5, 5, 5], (5, 5), 5),  # new may be a member of the pair
-        ([2, 1, 2, 1, 1], (1, 2), 3),
-        ([], (1, 2), 3),
-        ([4], (4, 4), 5),
-        ([1, 2], (1, 2), 3),
-        ([1, 1, 2, 2], (1, 2), 1),
-        ([0, 0, 1], (0, 0), 256),  # a number may be 0
-        *(([draw.randrange(3) for _ in range(n)], (draw.randrange(3), draw.randrange(3)), 3) for n in (7, 8, 40, 41)),
-    ]
+def unfold(answer) -> str:
+    """unfold(i, merges) -> the numbers below 256 that token i is made of, from left to right."""
+    need_function(answer, "unfold(i, merges)")
+    merges = [(5, 3), (256, 7), (0, 0), (257, 258), (2, 257), (259, 260), (258, 258), (261, 262)]
+    cases = [(i, merges) for i in (263, 261, 260, 259, 257, 256, 258, 0, 9, 255)] + [(256, [(255, 1)])]
     got = []
-    for ids, pair, new in cases:
-        what = f"merge_pair({ids if len(ids) < 9 else '...'}, {pair}, {new})"
-        given = list(ids)
-        value = ask(merge, what, given, pair, new)
-        if value is None and given != ids:
-            raise Wrong("your function changes the list that it was given and returns nothing: return a new list")
-        if given != ids:
-            raise Wrong("your function changes the list that it was given: build a new one")
-        got.append([whole_number(i, f"every id in {what}") for i in listed(value, what)])
-    right = [_replace(*case) for case in cases]
-    if settled(got, right, cases, MERGE_MISTAKES, list.__eq__):
-        return f"right on {len(cases)} lists: empty ones, overlapping pairs, a pair at the end"
-    (ids, pair, new), mine, true = first_off(cases, got, right, list.__eq__)
-    raise Wrong(f"merge_pair({ids}, {pair}, {new}) is {true}, not {mine}")
+    for i, table in cases:
+        what, given = f"unfold({i}, merges)", list(table)
+        value = ask(answer, what, i, given)
+        if isinstance(value, bytes):
+            raise Wrong(f"{what} returned bytes: the numbers of GPT-2's order are asked for, as a list")
+        if given != table:
+            raise Wrong("your function changes the list of merges: only read it")
+        got.append([whole_number(n, f"every number in {what}") for n in listed(value, what)])
+    right = [_unfold(*case) for case in cases]
+    if settled(got, right, cases, UNFOLD_MISTAKES, list.__eq__):
+        return f"right for {len(cases)} tokens, up to one of {max(map(len, right))} bytes"
+    (i, table), mine, true = first_off(cases, got, right, list.__eq__)
+    raise Wrong(f"with merges {table} the token {i} is {true}, not {mine}")
 
 
 # Words kept whole -----------------------------------------------------------------------------------------------------
@@ -134,7 +100,7 @@ def merge_pair(merge) -> str:
 OLD = {" the", " of", " cat", " s", "elf", "ie", " sel", "f", " bi", "cycle", "dog", " do", "g", " a", "b", " house"}
 NEW = {
     " the", " of", " cat", " selfie", " bicycle", "selfie", " self", " d", "og", " Katze", "Katze", "Katze ", "b",
-    " rain", "bow", " ho", "use",
+    " rain", "bow", " ho", "use", " selfie ",
 }  # fmt: skip
 WORDS = ("the", "selfie", "bicycle", "dog", "cat", "Katze", "selfie", "of", "b", "rainbow", "house")
 
@@ -176,6 +142,12 @@ KEPT_MISTAKES = (
     ("your list is in another order than the words", lambda words, old, new: sorted(_kept(words, old, new))),
     ("the words come back with the blank: return them as they were given",
      lambda words, old, new: [" " + w for w in _kept(words, old, new)]),
+    ("the words are tried with a blank on both sides: only the one before them belongs to the token",
+     lambda words, old, new: [w for w in words if len(old(f" {w} ")) > 1 and len(new(f" {w} ")) == 1]),
+    ("it is not enough that one of the two holds: old must split the word, and new must keep it",
+     lambda words, old, new: [w for w in words if len(old(" " + w)) > 1 or len(new(" " + w)) == 1]),
+    ("it is not enough that the two differ: old must split the word, and new must keep it",
+     lambda words, old, new: [w for w in words if (len(old(" " + w)) == 1) != (len(new(" " + w)) == 1)]),
     ("your function finds none", lambda words, old, new: []),
 )  # fmt: skip
 
@@ -226,6 +198,12 @@ BITS_MISTAKES = (
      lambda nats, n, text: nats * n / math.log10(2) / len(text.encode())),
     ("the loss is taken to the power of e, as for a perplexity: bits add up, so they are proportional to the loss",
      lambda nats, n, text: math.exp(nats) * n / len(text.encode())),
+    ("the number of tokens has no effect: a text that is cut into more tokens costs more",
+     lambda nats, n, text: nats / math.log(2) / len(text.encode())),
+    ("you divide by the number of tokens: every one of them costs as much as the loss says, so multiply",
+     lambda nats, n, text: nats / math.log(2) / n / len(text.encode())),
+    ("you take the logarithm of the loss: the loss is a logarithm already, so divide it by ln 2",
+     lambda nats, n, text: math.log2(nats) * n / len(text.encode())),
     ("you divide by the bits of the text, eight for each byte",
      lambda nats, n, text: _bits(nats, n, text) / 8),
 )  # fmt: skip

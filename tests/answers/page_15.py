@@ -5,108 +5,65 @@ import math
 import numpy as np
 
 
-def merge_walking(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids):
-        if i + 1 < len(ids) and (ids[i], ids[i + 1]) == pair:
-            out.append(new)
-            i += 2
-        else:
-            out.append(ids[i])
-            i += 1
-    return out
-
-
-def merge_looking_back(ids, pair, new):
-    out, free = [], False  # whether the last token of out may still become the first of a pair
-    for i in ids:
-        if free and (out[-1], i) == pair:
-            out[-1], free = new, False
-        else:
+def unfold_with_a_stack(i, merges):
+    out, todo = [], [i]
+    while todo:
+        i = todo.pop()
+        if i < 256:
             out.append(i)
-            free = True
-    return out
-
-
-def merge_recursively(ids, pair, new):
-    if len(ids) < 2:
-        return tuple(ids)
-    if tuple(ids[:2]) == pair:
-        return (new, *merge_recursively(ids[2:], pair, new))
-    return (ids[0], *merge_recursively(ids[1:], pair, new))
-
-
-def merge_to_an_array(ids, pair, new):
-    return np.array(merge_walking(ids, pair, new), dtype=int)
-
-
-def merge_step_one(ids, pair, new):
-    out = []
-    skip = False
-    for i, token in enumerate(ids):
-        if i + 1 < len(ids) and (token, ids[i + 1]) == pair:
-            out.append(new)
-            skip = True
-        elif skip and i and (ids[i - 1], token) == pair:
-            out.append(token)
         else:
-            out.append(token)
+            left, right = merges[i - 256]
+            todo += [right, left]
     return out
 
 
-def merge_from_the_right(ids, pair, new):
-    return merge_walking(ids[::-1], pair[::-1], new)[::-1]
+def unfold_recursively(i, merges):
+    if i < 256:
+        return (i,)
+    return sum((unfold_recursively(part, merges) for part in merges[i - 256]), ())
 
 
-def merge_first(ids, pair, new):
-    for i in range(len(ids) - 1):
-        if (ids[i], ids[i + 1]) == pair:
-            return [*ids[:i], new, *ids[i + 2 :]]
-    return ids
+def unfold_from_a_table(i, merges):
+    table = [[n] for n in range(256)]
+    for left, right in merges:
+        table.append(table[left] + table[right])
+    return np.array(table[i])
 
 
-def merge_until_none(ids, pair, new):
-    before = None
-    while before != ids:
-        before, ids = ids, merge_walking(ids, pair, new)
-    return ids
+def unfold(i, merges):
+    return list(unfold_recursively(i, merges))
 
 
-def merge_short(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids) - 1:
-        if (ids[i], ids[i + 1]) == pair:
-            out.append(new)
-            i += 2
-        else:
-            out.append(ids[i])
-            i += 1
-    return out
+def unfold_one(i, merges):
+    return [i] if i < 256 else list(merges[i - 256])
 
 
-def merge_in_place(ids, pair, new):
-    i = 0
-    while i + 1 < len(ids):
-        if (ids[i], ids[i + 1]) == pair:
-            ids[i : i + 2] = [new]
-        i += 1
-    return ids
+def unfold_two(i, merges):
+    return [n for part in unfold_one(i, merges) for n in unfold_one(part, merges)]
 
 
-def merge_in_place_silently(ids, pair, new):
-    merge_in_place(ids, pair, new)
+def unfold_left(i, merges):
+    if i < 256:
+        return [i]
+    return [*unfold_left(merges[i - 256][0], merges), merges[i - 256][1]]
 
 
-def merge_any_order(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids):
-        if i + 1 < len(ids) and sorted(ids[i : i + 2]) == sorted(pair):
-            out.append(new)
-            i += 2
-        else:
-            out.append(ids[i])
-            i += 1
-    return out
+def unfold_right(i, merges):
+    if i < 256:
+        return [i]
+    return [merges[i - 256][0], *unfold_right(merges[i - 256][1], merges)]
+
+
+def unfold_with_tokens(i, merges):
+    if i < 256:
+        return [i]
+    return [i] + [n for part in merges[i - 256] for n in unfold_with_tokens(part, merges)]
+
+
+def unfold_in_place(i, merges):
+    found = unfold(i, merges)
+    merges.clear()
+    return found
 
 
 def kept(words, old, new):
@@ -139,28 +96,26 @@ def bits_with_numpy(nats_per_token, tokens, text):
 
 
 RIGHT = {
-    "merge-pair": [merge_walking, merge_looking_back, merge_recursively, merge_to_an_array],
+    "unfold": [unfold_with_a_stack, unfold_recursively, unfold_from_a_table],
     "kept-whole": [kept, kept_in_a_loop, kept_by_filter],
     "bits-per-byte": [bits, bits_by_log2, bits_with_numpy],
 }
 
 WRONG = {
-    "merge-pair": [
-        (merge_step_one, "go on by two places"),
-        (merge_from_the_right, "from right to left"),
-        (merge_first, "only the first pair"),
-        (merge_until_none, "one walk through the list"),
-        (merge_short, "the last token is lost"),
-        (lambda ids, pair, new: merge_walking(ids[:-1], pair, new) + ids[-1:], "at the very end"),
-        (merge_in_place, "build a new one"),
-        (merge_in_place_silently, "returns nothing"),
-        (merge_any_order, "in either order"),
-        (lambda ids, pair, new: [new if i in pair else i for i in ids], "replaced alone"),
-        (lambda ids, pair, new: list(ids), "never replaces anything"),
-        (lambda ids, pair, new: str(ids), "must be a list"),
-        (lambda ids, pair, new: [float(i) for i in ids], "must be a whole number"),
-        (lambda ids, pair, new: ids[0] and merge_walking(ids, pair, new), "raised IndexError"),
-        (lambda ids, pair, new: merge_walking(ids, pair, new + 1), "is [9, 3, 9], not"),
+    "unfold": [
+        (unfold_one, "only the first step"),
+        (unfold_two, "after two steps"),
+        (unfold_left, "the right token of a merge"),
+        (unfold_right, "the left token of a merge"),
+        (lambda i, m: unfold(i, m)[::-1], "from right to left"),
+        (unfold_with_tokens, "on the way"),
+        (lambda i, m: sorted(unfold(i, m)), "are sorted"),
+        (lambda i, m: list(dict.fromkeys(unfold(i, m))), "in your list once"),
+        (lambda i, m: [i], "the token itself"),
+        (unfold_in_place, "only read it"),
+        (lambda i, m: bytes(unfold(i, m)), "returned bytes"),
+        (lambda i, m: unfold(i, m[1:]), "raised IndexError"),
+        (lambda i, m: [n + 1 for n in unfold(i, m)], "is [5, 3, 7"),
     ],
     "kept-whole": [
         (lambda ws, old, new: [w for w in ws if len(old(w)) > 1 and len(new(w)) == 1], "without the blank"),
@@ -172,6 +127,9 @@ WRONG = {
         (lambda ws, old, new: sorted(kept(ws, old, new)), "another order"),
         (lambda ws, old, new: [" " + w for w in kept(ws, old, new)], "with the blank"),
         (lambda ws, old, new: [], "finds none"),
+        (lambda ws, old, new: [w for w in ws if len(old(f" {w} ")) > 1 and len(new(f" {w} ")) == 1], "both sides"),
+        (lambda ws, old, new: [w for w in ws if len(old(" " + w)) > 1 or len(new(" " + w)) == 1], "one of the two"),
+        (lambda ws, old, new: [w for w in ws if (len(old(" " + w)) < 2) != (len(new(" " + w)) < 2)], "the two differ"),
         (lambda ws, old, new: [new(" " + w) for w in kept(ws, old, new)], "the words themselves"),
         (lambda ws, old, new: set(kept(ws, old, new)), "must be a list"),
         (lambda ws, old, new: [len(w) for w in kept(ws, old, new)], "must be a word"),
@@ -186,6 +144,9 @@ WRONG = {
         (lambda nats, n, text: nats * n / math.log10(2) / len(text.encode()), "log10"),
         (lambda nats, n, text: math.exp(nats) * n / len(text.encode()), "perplexity"),
         (lambda nats, n, text: bits(nats, n, text) / 8, "eight for each byte"),
+        (lambda nats, n, text: nats / math.log(2) / len(text.encode()), "has no effect"),
+        (lambda nats, n, text: nats / math.log(2) / n / len(text.encode()), "divide by the number"),
+        (lambda nats, n, text: math.log2(nats) * n / len(text.encode()), "logarithm of the loss"),
         (lambda nats, n, text: None, "must be a number"),
         (lambda nats, n, text: bits(nats, n - 1, text), "is 0.75"),
     ],
