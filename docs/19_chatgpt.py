@@ -203,8 +203,8 @@ From {{ sft_before:.0%}} to {{ sft_after:.0%}}, in {{ sft_steps }} steps, on wor
 """
 
 # %%
-longer = "apple bread chair glass grape horse lemon river stone table".split()
-shorter = "arm cat dog ice owl pig sea sun tea hat".split()
+longer = ["apple", "bread", "chair", "glass", "grape", "lemon", "river", "stone"]
+shorter = ["arm", "cat", "dog", "ice", "owl", "pig", "sea", "tea"]
 turn = ("echo fish", "fish")  # what was said before
 ways = {
     "words of the examples": right(tuned, instructions.word_examples(words[::5])),
@@ -236,6 +236,18 @@ torch.manual_seed(0)
 fresh = GPT(pretrained.config)
 fresh_losses = finetuning.finetune(fresh, pieces, settings)
 unmasked_losses = finetuning.finetune(unmasked, pieces, settings, masked=False)
+
+# %% tags=["hide-input"] alt="The loss over the steps of fine-tuning, for two models. Both curves start above three and fall. The one of the fresh model is first to fall towards zero, that of the pretrained model follows some fifty steps later." caption="The loss on the examples, each point a mean over ten steps."
+fig, ax = display.figure(5.2, 2.4)
+for name, each, colour in (
+    ("pretrained", losses, display.BLUE),
+    ("fresh", fresh_losses, display.ORANGE),
+):
+    tens = torch.tensor(each).view(-1, 10).mean(dim=1)
+    ax.plot(range(10, len(each) + 1, 10), tens, color=colour, label=name)
+ax.set_xlabel("step")
+ax.set_ylabel("loss (nats)")
+ax.legend()
 
 # %% [markdown]
 r"""
@@ -457,7 +469,9 @@ What does $\beta$ do? A large one keeps the policy at the reference. As it falls
 """
 
 # %%
-betas = torch.logspace(1.5, -1, 101, dtype=torch.double)  # (101,), from cautious to bold
+betas = torch.logspace(
+    1.5, -1, 101, dtype=torch.double
+)  # (101,), from cautious to bold
 policies = torch.stack([finetuning.best_policy(reference, learned, b) for b in betas])
 earned = {"learned": policies @ learned, "true": policies @ reward}  # (101,) each
 at = earned["true"].argmax()
@@ -517,12 +531,9 @@ climb = torch.optim.LBFGS([z], max_iter=500, line_search_fn="strong_wolfe")
 
 
 def dpo():
-    now, ref = F.log_softmax(z, dim=-1), reference.log()  # (N,) each
-    loss = sum(
-        share * finetuning.dpo_loss(now[[i]], now[[j]], ref[[i]], ref[[j]], 1.0)
-        for i, j, s in zip(a, b, p, strict=True)
-        for i, j, share in ((i, j, s), (j, i, 1 - s))
-    )
+    gained = F.log_softmax(z, dim=-1) - reference.log()  # (N,)
+    d = gained[a] - gained[b]  # (10,): beta is 1
+    loss = -(p * F.logsigmoid(d) + (1 - p) * F.logsigmoid(-d)).mean()
     climb.zero_grad()
     loss.backward()
     return loss
@@ -531,6 +542,11 @@ def dpo():
 climb.step(dpo)
 gap = (F.softmax(z, dim=-1) - formula).abs().max()
 claim("dpo_policy_gap", gap, 0.0, 1e-4, "tolerance")
+now, ref = F.log_softmax(z.detach(), dim=-1), reference.log()  # (N,) each
+package = finetuning.dpo_loss(now[a], now[b], ref[a], ref[b], beta=1.0)
+torch.testing.assert_close(
+    package, -F.logsigmoid(now[a] - now[b] - (ref[a] - ref[b])).mean()
+)
 print([f"{chance:.3f}" for chance in F.softmax(z, dim=-1).tolist()])
 
 # %% [markdown]
@@ -561,7 +577,8 @@ def measure(step):
     if step % 10 == 0:
         with torch.no_grad():
             both = [
-                finetuning.log_probability(polite, *t).exp().mean().item() for t in tests
+                finetuning.log_probability(polite, *t).exp().mean().item()
+                for t in tests
             ]
         met = [chat(f"meet {name}") for name in held_names]
         said = answers(polite, tokenizer, met)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 END = "$"  # closes an answer: one token, which no answer needs
 
-WORDS = """
+_WORDS = """
     acid army axle baby back ball band bank barn bath bead beam bean bear beef bell belt bird boar boat body bone book
     boot bowl bull cage cake calf camp cane card cart cave city clam clay club coal coat coin cook cord cork corn cove
     crab crew crop dawn deer desk dice dirt dish dock doll dome dove drum duck dune dusk dust face farm fawn fern film
@@ -20,13 +20,15 @@ WORDS = """
     rose ruby rust sack sail salt sand seal seed shed ship shoe shop silk sink slug snow soap sock soil song soup star
     stem step swan tale tent tide tile toad tomb tool town tree tusk vase veil vest vine wall wand wasp wave well wife
     wind wine wing wire wolf wood wool yard yarn zone
-    """.split()
+    """
 
-NAMES = """
+_NAMES = """
     Adam Alan Alma Amir Anna Anne Axel Bill Carl Cleo Dana Dora Emma Eric Erna Finn Fred Gina Hans Hugo Igor Ines Iris
     Ivan Jane Jean Jill Joan John Judy Kate Karl Kurt Lara Lena Leon Lily Lisa Lola Luke Lynn Mark Mary Mona Nick Nina
     Noah Nora Olga Omar Otto Paul Pete Rita Rolf Rosa Ruth Sara Tess Theo Tina Toby Vera Walt Yuki Zara
-    """.split()
+    """
+
+WORDS, NAMES = _WORDS.split(), _NAMES.split()
 
 LINES = [
     "The moon climbs slowly over the hill.",

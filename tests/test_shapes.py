@@ -525,6 +525,23 @@ def test_the_lens_keeps_its_comments(ledger, monkeypatch, tiny_config):
     assert ledger.report() == []
 
 
+def test_fine_tuning_keeps_its_comments(ledger, monkeypatch, tiny_config):
+    """If this fails, page 19 shows source whose shape comments are wrong."""
+    from gptbook.model import GPT
+    from gptbook.tokenizers import CharTokenizer
+    from gptbook.trainer import TrainConfig
+
+    finetuning = load(ledger, monkeypatch, "finetuning")
+    gpt, config = GPT(tiny_config), TrainConfig(steps=4, batch_size=6)
+    pieces = [([5, 1], [3, 9]), ([5, 1, 7], [4, 3, 9]), ([2], [9])]
+    finetuning.finetune(gpt, pieces, config, replay=torch.arange(30) % 11, every=2)
+    finetuning.prefer(gpt, GPT(tiny_config), [(pieces[0], pieces[1]), (pieces[2], pieces[0])], config, 0.1)
+    finetuning.answers(gpt, CharTokenizer("$abcdefghij"), ["ab", "c", "de"], 3)
+    finetuning.best_policy(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]), 1.0)
+    assert len(ledger.sites) > 12
+    assert ledger.report() == []
+
+
 def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     """If this fails, the shape comments that pages show with the package's source are wrong."""
     from dataclasses import asdict

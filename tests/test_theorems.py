@@ -577,3 +577,86 @@ def test_inputs_stay_near(C, seed, size):
     x, y, z = corner
     assert near(x, y, z) == pytest.approx(1 / math.sqrt(3), abs=1e-9)
     assert F.cosine_similarity(x - y + z, z, dim=0).item() == pytest.approx(1 / math.sqrt(3), abs=1e-9)
+
+
+answers_of_a_policy = st.integers(2, 7).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.floats(0.01, 1.0), min_size=n, max_size=n),
+        st.lists(st.floats(-5, 5), min_size=n, max_size=n),
+    )
+)
+
+
+def divergence(p, q):
+    """KL(p || q) in nats; what p never says costs nothing."""
+    return torch.where(p > 0, p * (p / q).log(), 0.0).sum(dim=-1)
+
+
+@pytest.mark.theorem("The best policy near a reference")
+@settings(max_examples=60, deadline=None)
+@given(case=answers_of_a_policy, beta=st.floats(0.2, 5.0), seed=st.integers(0, 2**31))
+def test_best_policy_near_a_reference(case, beta, seed):
+    """If this fails, some policy earns more, less its distance, than the formula's, or climbing ends elsewhere."""
+    from gptbook.finetuning import best_policy
+
+    weights, reward = (torch.tensor(numbers, dtype=torch.float64) for numbers in case)
+    reference = weights / weights.sum()
+    best = best_policy(reference, reward, beta)
+    raw = reference * (reward / beta).exp()
+    torch.testing.assert_close(best, raw / raw.sum())
+    random = torch.Generator().manual_seed(seed)
+    others = torch.rand(50, len(reward), dtype=torch.float64, generator=random) ** 4 + 1e-12
+    others = torch.cat((others / others.sum(dim=1, keepdim=True), torch.eye(len(reward), dtype=torch.float64)))
+
+    def worth(policy):
+        return policy @ reward - beta * divergence(policy, reference)
+
+    torch.testing.assert_close(worth(others), beta * raw.sum().log() - beta * divergence(others, best))
+    assert (worth(others) <= worth(best) + 1e-9).all()
+    # Climbing along the gradient, which knows nothing of the formula, ends at the same policy.
+    z = reference.log().requires_grad_()
+    climb = torch.optim.LBFGS([z], max_iter=300, line_search_fn="strong_wolfe", tolerance_grad=1e-10)
+
+    def loss():
+        climb.zero_grad()
+        lost = -worth(F.softmax(z, dim=0))
+        lost.backward()
+        return lost
+
+    climb.step(loss)
+    torch.testing.assert_close(F.softmax(z.detach(), dim=0), best, rtol=0, atol=1e-3)
+    if reward.max() - reward.min() > 0.5:  # the control: beta on the wrong side of the fraction is no best policy
+        wrong = F.softmax(reference.log() + reward * beta, dim=0)
+        if abs(beta - 1) > 0.3:
+            assert worth(wrong) < worth(best)
+
+
+@pytest.mark.theorem("Preferences lead to the best policy")
+@settings(max_examples=60, deadline=None)
+@given(case=answers_of_a_policy, beta=st.floats(0.2, 5.0), seed=st.integers(0, 2**31))
+def test_preferences_lead_to_the_best_policy(case, beta, seed):
+    """If this fails, some policy has a lower mean loss of DPO over choices by Bradley and Terry than the best one."""
+    from gptbook.finetuning import best_policy, dpo_loss
+
+    weights, reward = (torch.tensor(numbers, dtype=torch.float64) for numbers in case)
+    reference = (weights / weights.sum()).log()
+    best = best_policy(reference.exp(), reward, beta).log()
+    pairs = list(itertools.permutations(range(len(reward)), 2))
+
+    def loss(policy):
+        total = 0.0
+        for a, b in pairs:
+            prefers = 1 / (1 + math.exp(reward[b] - reward[a]))
+            total += prefers * dpo_loss(policy[[a]], policy[[b]], reference[[a]], reference[[b]], beta)
+        return total / len(pairs)
+
+    z = best.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(loss(F.log_softmax(z, dim=0)), z)
+    torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-9)
+    random = torch.Generator().manual_seed(seed)
+    for size in (0.01, 0.3, 3.0):
+        away = size * torch.randn(len(reward), dtype=torch.float64, generator=random)
+        other = F.log_softmax(best + away, dim=0)
+        assert loss(other) > loss(best) - 1e-12
+        if (other - best).abs().max() > 0.05:
+            assert loss(other) > loss(best)

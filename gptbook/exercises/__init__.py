@@ -67,6 +67,9 @@ registry = {
     "answer-rank": "page_16",
     "word-arithmetic": "page_16",
     "name-the-heads": "page_16",
+    "mask-the-prompt": "page_19",
+    "best-policy": "page_19",
+    "dpo-loss": "page_19",
 }
 
 
