@@ -142,9 +142,9 @@ class CausalSelfAttention(nn.Module):
 
     def weights(self, q, k):
         """How much T queries (B, H, T, D) read S + T keys (B, G, S+T, D), the last T their own: (B, H, T, S+T)."""
-        (B, H, T, D), S, R = q.shape, k.size(-2) - q.size(-2), self.shared
-        # All that reads the same keys is one matrix: no keys are copied for each of the R heads.
-        q = q.reshape(B, H // R, R * T, D) / math.sqrt(D)  # (B, G, R*T, D)
+        (B, H, T, D), S, shared = q.shape, k.size(-2) - q.size(-2), self.shared
+        # All that reads the same keys is one matrix: no keys are copied for each of the heads.
+        q = q.reshape(B, H // shared, shared * T, D) / math.sqrt(D)  # (B, G, shared*T, D)
         scores = (q @ k.transpose(-2, -1)).view(B, H, T, S + T)  # (B, H, T, S+T)
         if T > 1:  # a token alone has no future
             future = torch.ones(T, S + T, dtype=torch.bool, device=q.device).triu(S + 1)  # (T, S+T)
@@ -153,8 +153,8 @@ class CausalSelfAttention(nn.Module):
 
     def read(self, weights, v):
         """What weights (B, H, T, S+T) make of values (B, G, S+T, D), the heads side by side: (B, T, C)."""
-        (B, H, T, _), R = weights.shape, self.shared
-        y = weights.reshape(B, H // R, R * T, -1) @ v  # (B, G, R*T, D)
+        (B, H, T, _), shared = weights.shape, self.shared
+        y = weights.reshape(B, H // shared, shared * T, -1) @ v  # (B, G, shared*T, D)
         return y.view(B, H, T, -1).transpose(1, 2).flatten(2)  # (B, T, C)
 
 
