@@ -4,7 +4,7 @@ r"""
 
 Weights that others trained run in the classes of this book, and what they have learned can be found by measuring, taken out and missed.
 
-This page ran on **{{ hood_model }}**, with {{ hood_parameters:,}} parameters. Its weights came from: {{ hood_source }}.
+This page ran on **{{ hood_model }}**, with {{ hood_parameters:,}} parameters. Its weights came from: {{ hood_source }}.{{ hood_sha }}
 
 [Page 12](12_lens.py) opened our own small GPT, and found heads that look one letter back, and no induction head. Now we take a model that has read far more than we can train on. The page
 works on either of two: GPT-2 small ([Radford et al. 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)) where its
@@ -17,7 +17,7 @@ weights can be had, else [SmolLM2-135M (Allal et al. 2025)](https://arxiv.org/ab
 import torch
 import torch.nn.functional as F
 
-from gptbook import display, kv_cache, lens, pretrained, widgets
+from gptbook import assets, display, kv_cache, lens, pretrained, widgets
 from gptbook.claims import claim
 
 loaded = pretrained.load()
@@ -27,14 +27,19 @@ L, H, V, C = config.n_layer, config.n_head, config.vocab_size, config.n_embd
 print(type(model).__name__, f"{L} layers of {H} heads")
 
 # %% tags=["hide-input"]
+from gptbook.model import GPT
 from gptbook.recipes import PRESETS
 
 smollm2 = loaded.name == "smollm2"  # bounds below were measured on this one
 claim("hood_model", "SmolLM2-135M-Instruct" if smollm2 else "GPT-2 small")
 claim("hood_source", loaded.source)
-claim("hood_class", type(model).__name__)
+claim(
+    "hood_sha",
+    f" The sha256 of their file begins with `{assets.KNOWN[loaded.name].sha256[:12]}`."
+    if loaded.name in assets.KNOWN
+    else "",
+)
 claim("hood_layers", L)
-claim("hood_heads", H)
 claim("hood_all_heads", L * H)
 claim("hood_vocabulary", V)
 
@@ -44,51 +49,63 @@ def known(*bounds):
     return bounds if smollm2 else None
 
 
-def differences(config):
+def whether(name, holds, sentence, otherwise):
+    """A sentence that is said where the measurement bears it out, and another where it does not."""
+    assert holds or not smollm2, name
+    claim(name, sentence if holds else otherwise)
+
+
+def differences(model):
+    config = model.config
     asked = (
         ("layers", "n_layer", 0),
         ("heads of queries", "n_head", 0),
-        ("heads of keys and values", "kv_heads", config.n_head),
+        ("heads of keys, values", "kv_heads", config.n_head),
         ("width of the stream", "n_embd", 0),
-        ("width inside the MLP", "inner", 4 * config.n_embd),
+        ("width in the MLP", "inner", 4 * config.n_embd),
         ("window", "block_size", 0),
         ("vocabulary", "vocab_size", 0),
         ("positions", "positions", "learned"),
         ("norm", "norm", "layer"),
         ("activation", "activation", ""),
-        ("embedding and unembedding tied", "tied", True),
+        ("tied", "tied", True),
     )
-    found = [(name, getattr(config, field, other)) for name, field, other in asked]
+    values = [(name, getattr(config, field, other)) for name, field, other in asked]
+    named = model.named_parameters()
+    biases = sum(p.numel() for name, p in named if name.endswith("bias"))
     return [
         (name, f"{value:,}" if type(value) is int else str(value))
-        for name, value in found
+        for name, value in [*values, ("numbers in biases", biases)]
     ]
 
 
 claim(
     "hood_kinds",
-    "Four are changes that came after GPT-2. Positions are rotary: queries and keys are turned by an angle that grows with "
-    "their place. The norm divides by a length and subtracts no mean. Several heads of queries share one of keys and "
-    "values. And the MLP has a gate, which says of each inner number how much passes."
+    "Four kinds of part came after GPT-2. Positions are **rotary**: queries and keys are turned by an angle that grows with "
+    "their place. The norm, an **RMS norm**, divides by a length and subtracts no mean. Several heads of queries share one of keys "
+    "and values, which is called **grouped queries**. And the MLP has a **gate**, which says of each inner number how much "
+    "passes. Besides, the tables of the embedding and the unembedding are tied, that is one, and there are no biases."
     if smollm2
-    else "The kind of each part is the one of page 8.",
+    else "The parts are those of page 8, but the activation is an approximation of GELU, the tables of the embedding and "
+    "the unembedding are tied, that is one, and queries, keys and values have biases too.",
 )
 claim(
     "hood_formula",
     "A layer has queries and the projection, C times C each, keys and values for the fewer heads, three matrices in the "
-    "MLP, and two norms. No part has a bias."
+    "MLP, and two norms."
     if smollm2
-    else "A layer has 12 C² + 13 C, as on page 8, and the matrix that is tied counts once.",
+    else "A layer has 12 C² + 13 C: the 12 C² + 10 C of page 8, and 3 C for the biases of queries, keys and values. The "
+    "matrix that is tied counts once.",
 )
 display.table(
     [
         (name, mine, theirs)
         for (name, mine), (_, theirs) in zip(
-            differences(PRESETS["step-5"]), differences(config), strict=True
+            differences(GPT(PRESETS["step-5"])), differences(model), strict=True
         )
     ],
-    header=("", "ours, page 12", "this one"),
-    caption="The two configurations.",
+    header=("", "ours", "this"),
+    caption="The configuration of our model of page 12, and of this one.",
 )
 
 # %% [markdown]
@@ -107,6 +124,8 @@ by_formula = {
 total = sum(parameter.numel() for parameter in model.parameters())
 claim("hood_parameters", total, 134_515_008 if smollm2 else 124_439_808)
 claim("hood_tied_share", V * C / total, kind="tolerance")
+# the bound that tests/test_pretrained.py holds them to
+claim("hood_agree", "a ten-thousandth" if smollm2 else "a hundred-thousandth")
 assert total == by_formula
 print(f"{total:,}")
 
@@ -114,9 +133,11 @@ print(f"{total:,}")
 r"""
 The table of the vocabulary alone is {{ hood_tied_share:.0%}} of all parameters. It serves twice, to read tokens and to score them.
 
+Does our class compute what the model's makers meant? The tests hold its logits against those of `transformers`, the library that most people run such models with, on the same weights. They agree to within {{ hood_agree }} at every token.
+
 ## Tokens
 
-This model reads pieces of words, as [page 15](15_tokens.py) makes them. It has {{ hood_vocabulary:,}} of them. A common word is one token, with the blank before it. A rare
+This model reads pieces of words, as [page 15](15_tokens.py) makes them. It has {{ hood_vocabulary:,}} of them. A common word is one token, with the space before it. A rare
 one falls into pieces.
 """
 
@@ -124,8 +145,7 @@ one falls into pieces.
 sentence = (
     "The capital of France is Paris, and strawberry jam is untranslatable in 2025."
 )
-ids = encode(sentence)
-assert decode(ids) == sentence
+assert decode(encode(sentence)) == sentence
 display.chips(sentence, {loaded.name: tokenizer}, live=False)
 
 # %% [markdown]
@@ -172,13 +192,13 @@ for tau in taus:
     logp = F.log_softmax(paris.double() / tau, dim=-1)  # (V,)
     entropies.append(-(logp.exp() * logp).sum().item())
     tops.append(logp.max().exp().item())
-best = show(paris.argmax().item())
+likeliest = show(paris.argmax().item())
 display.table(
     [
         (tau, f"{p:.3f}", f"{e:.2f}")
         for tau, p, e in zip(taus, tops, entropies, strict=True)
     ],
-    header=("temperature", f"chance of {best}", "entropy, nats"),
+    header=("temperature", f"chance of {likeliest}", "entropy, nats"),
 )
 
 # %% tags=["hide-input"]
@@ -211,12 +231,12 @@ display.sample(
 
 # %% [markdown]
 r"""
-And two facts, written greedily:
+And two beginnings that ask for a fact, continued greedily:
 """
 
 # %%
-two = ("The capital of France is", "The electron has a negative charge, which is why")
-facts = [write(two[0], 7), write(two[1], 12)]
+charged = "The electron has a negative charge, which is why"
+facts = [write("The capital of France is", 7), write(charged, 12)]
 display.sample("\n\n".join(facts))
 
 # %% tags=["hide-input"]
@@ -230,20 +250,23 @@ if smollm2:
         "The first begins right. The second is wrong: a positron is the electron's opposite, with a positive charge. "
         f"The model gave its first piece, “{show(encode(piece)[0])}”, a chance of {wrong:.2f}."
     )
-chat = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+chat = (
+    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
 if "<|im_start|>" in tokenizer.special:
-    asked = tokenizer.encode(chat, allowed_special="all")
-    idx = torch.tensor([asked])  # (B, T)
-    said = kv_cache.generate(model, idx, 8, 0)[0, len(asked) :].tolist()
+    dialogue = tokenizer.encode(chat, allowed_special="all")
+    idx = torch.tensor([dialogue])  # (B, T)
+    said = kv_cache.generate(model, idx, 8, 0)[0, len(dialogue) :].tolist()
     said = decode(said).split("<|im_end|>")[0]
     assert "Paris" in said
-    answer = (
+    chat_is = (
         "This one was trained further, to answer. Its vocabulary has tokens that mark who speaks, which no plain text gives. With "
         f"the question “What is the capital of France?” between them, it writes: “{said}”"
     )
 else:
-    answer = "This one was trained no further, and has no marks for who speaks."
-for name, words in (("hood_facts", facts_are), ("hood_chat", answer)):
+    chat_is = "This one was trained no further, and has no marks for who speaks."
+for name, words in (("hood_facts", facts_are), ("hood_chat", chat_is)):
     claim(name, words)
 
 # %% [markdown]
@@ -254,7 +277,8 @@ r"""
 
 ## Where the heads look
 
-Here are all {{ hood_all_heads }} heads on four texts. The one shown first is no accident: we find it in the next section.
+Here are all {{ hood_all_heads }} heads on four texts. A name such as `{{ hood_induction_head }}` says the layer and the head, both counted from 0. The head shown first is no accident: a score finds it, below.
+The token shown first is `{{ hood_seen_token }}`, the second time: the head looks at `{{ hood_seen_at }}`, which followed `{{ hood_seen_token }}` the first time. The dark cells in the first column are weight that goes to token 0. We come to them.
 """
 
 # %%
@@ -264,7 +288,7 @@ texts = [
     "When Anna and John went to the shop, John gave a book to Anna.",
     "one two three four one two three four",
 ]
-ids = [torch.tensor([encode(text)]) for text in texts]
+read = [torch.tensor([encode(text)]) for text in texts]
 noise = torch.randint(V, (2, 60), generator=torch.Generator().manual_seed(0))  # (B, T)
 twice = torch.cat((noise, noise), dim=1)  # (B, 2T)
 T = noise.size(1)
@@ -272,7 +296,7 @@ weights = lens.attention(model, twice)  # (L, B, H, 2T, 2T)
 
 
 def along(weights, back):
-    """The mean weight that tokens of the second copy give to the one `back` places before."""
+    """How much the second copy's tokens look `back` places before, on average."""
     rows = torch.arange(T, 2 * T)
     return weights[..., rows, rows - back].mean(dim=(1, 3))  # (L, H)
 
@@ -292,9 +316,10 @@ def ranked(name, n=None):
 
 (induction, *_), (previous, *_) = ranked("induction"), ranked("previous token")
 widgets.attention_view(
-    [[show(i) for i in row[0].tolist()] for row in ids],
-    [lens.attention(model, row)[:, 0] for row in ids],
+    [[show(i) for i in row[0].tolist()] for row in read],
+    [lens.attention(model, row)[:, 0] for row in read],
     start=induction,
+    token=read[0].size(1) - 2,
     known={name: ranked(name)[0] for name in scores},
 )
 
@@ -317,24 +342,31 @@ def name_of(place):
     return "{}.{}".format(*place)
 
 
-best = [
-    [(name_of(at), f"{scores[name][at]:.2f}") for at in ranked(name, 4)]
-    for name in scores
-]
 display.table(
     [
-        (i + 1, *(word for pair in row for word in pair))
-        for i, row in enumerate(zip(*best, strict=True))
+        (
+            name,
+            name_of(ranked(name)[0]),
+            f"{scores[name].max():.0%}",
+            ", ".join(name_of(at) for at in ranked(name, 4)[1:]),
+        )
+        for name in scores
     ],
-    header=("rank", *(word for name in scores for word in (name.split()[0], ""))),
-    caption="The four best heads of each kind, by layer and number, and their scores.",
+    header=("looks at", "best head", "score", "the next three"),
+    caption="The four best heads of each kind, by layer and number, and the score of the best.",
 )
 
 # %% tags=["hide-input"]
 indifferent = sum(1 / n for n in range(T + 1, 2 * T + 1)) / T
 claim("hood_noise", T)
 claim("hood_indifferent", indifferent, (0, 0.69315 / T), None, "tolerance")
-claim("hood_sink", scores["first token"].median(), known(0.25, 0.6), kind="statistical")
+claim("hood_sink", scores["first token"].median(), known(0.3, 0.6), kind="statistical")
+before_last = read[0].size(1) - 2
+looked = lens.attention(model, read[0])[induction[0], 0, induction[1]]  # (T, T)
+claim("hood_seen_token", show(read[0][0, before_last].item()))
+claim("hood_seen_at", show(read[0][0, looked[before_last].argmax()].item()))
+followed = looked[before_last].argmax() - 1
+assert not smollm2 or read[0][0, followed] == read[0][0, before_last]
 claim("hood_induction_layer", induction[0])
 claim("hood_previous_layer", previous[0])
 places = [1 + ranked("induction").index((5, 5)), 1 + ranked("previous token").index((4, 11))] if not smollm2 else []  # fmt: skip
@@ -345,10 +377,10 @@ claim(
     else f"Here they have rank {places[0]} and rank {places[1]} of {L * H}.",
 )
 for key, kind, low in (
-    ("previous", "previous token", 0.8),
-    ("induction", "induction", 0.75),
-    ("same", "same token", 0.5),
-    ("first", "first token", 0.8),
+    ("previous", "previous token", 0.85),
+    ("induction", "induction", 0.85),
+    ("same", "same token", 0.7),
+    ("first", "first token", 0.95),
 ):
     claim(f"hood_{key}_head", name_of(ranked(kind)[0]))
     claim(
@@ -360,18 +392,18 @@ for key, kind, low in (
 
 # %% [markdown]
 r"""
-Head {{ hood_induction_head }} is an induction head: {{ hood_induction_score:.0%}} of its weight goes to what followed the same token before. Head {{ hood_previous_head }} looks one token back, with {{ hood_previous_score:.0%}}. Our own model had the
+Head `{{ hood_induction_head }}` is an induction head: {{ hood_induction_score:.0%}} of its weight goes to what followed the same token before. Head `{{ hood_previous_head }}` looks one token back, with {{ hood_previous_score:.0%}}. Our own model had the
 second kind and not the first.
 
 In GPT-2 two heads are well known: `5.5` for induction, and `4.11` for the previous token. {{ hood_two_known }}
 
-And the last column? Half of all heads give token 0 more than {{ hood_sink:.0%}} of their weight, head {{ hood_first_head }} as much as {{ hood_first_score:.0%}}. The weights of a row must sum to 1, also where a head finds nothing that it looks for. Then it rests on
+And the last row, the first token? Half of all heads give token 0 more than {{ hood_sink:.0%}} of their weight, head `{{ hood_first_head }}` as much as {{ hood_first_score:.0%}}. The weights of a row must sum to 1, also where a head finds nothing that it looks for. Then it rests on
 a token that means nothing to it. This is called an **attention sink** ([Xiao et al. 2023](https://arxiv.org/abs/2309.17453)).
 
 ## Taken out and missed
 
 A map does not show what is used. So switch heads off, as on page 12, and let the model read the two copies. As a control, take ten other heads, three times, from those that are not
-among the twenty best of either score.
+among the twenty best of either score. And read a few English sentences too, in which nothing comes twice.
 """
 
 # %%
@@ -385,93 +417,146 @@ def ten_others():
     return [others[i] for i in order.tolist()]
 
 
+english = (
+    "The old bridge was closed in spring, because the river had carried away a "
+    "pillar. Since then the bus takes the long way round, and people on both banks "
+    "meet only at the market. A ferry would help, but nobody wants to pay for one."
+)
+sentences = torch.tensor([encode(english)])
+
+
 def copying(heads):
-    """Loss on the first copy and on the second, and the share of right guesses in the second."""
+    """Loss on the two copies, right guesses in the second, and loss on English."""
     with torch.no_grad(), lens.ablated(model, heads):
         logits = model(twice[:, :-1])  # (B, N, V)
+        spoken = model(sentences[:, :-1])[0]
     y = twice[:, 1:]  # (B, N)
     loss = F.cross_entropy(logits.transpose(1, 2), y, reduction="none")  # (B, N)
     right = (logits.argmax(dim=-1) == y).float()  # (B, N)
-    return loss[:, : T - 1].mean(), loss[:, T:].mean(), right[:, T:].mean()
+    plain = F.cross_entropy(spoken, sentences[0, 1:])
+    return loss[:, : T - 1].mean(), loss[:, T:].mean(), right[:, T:].mean(), plain
 
 
 tries = {
     "nothing": [[]],
-    "the best induction head": [ranked("induction", 1)],
-    "the 5 best induction heads": [ranked("induction", 5)],
-    "the best previous-token head": [ranked("previous token", 1)],
-    "10 other heads": [ten_others() for _ in range(3)],
+    "best induction": [ranked("induction", 1)],
+    "5 best induction": [ranked("induction", 5)],
+    "best previous": [ranked("previous token", 1)],
+    "10 others": [ten_others() for _ in range(3)],
 }
-found = {
-    name: torch.tensor([copying(heads) for heads in sets]).mean(dim=0)  # (3,)
+missed = {
+    name: torch.tensor([copying(heads) for heads in sets]).mean(dim=0)  # (4,)
     for name, sets in tries.items()
 }
 display.table(
     [
-        (name, f"{first:.2f}", f"{second:.2f}", f"{right:.0%}")
-        for name, (first, second, right) in found.items()
+        (name, f"{first:.2f}", f"{second:.2f}", f"{right:.0%}", f"{plain:.2f}")
+        for name, (first, second, right, plain) in missed.items()
     ],
-    header=("switched off", "loss, first copy", "loss, second", "right in the second"),
+    header=("off", "1st", "2nd", "right", "English"),
+    caption="Heads switched off; the loss in nats on the first copy and on the second; how many tokens of the second are guessed right; the loss on English.",
 )
 
 # %% tags=["hide-input"]
-none, one, five, back, ten = (values[1] for values in found.values())
-claim("hood_first_copy", found["nothing"][0], known(13, 16), kind="statistical")
-claim("hood_second_copy", none, known(1.5, 4.5), kind="statistical")
-claim("hood_second_right", found["nothing"][2], known(0.5, 0.85), kind="statistical")
-claim("hood_without_one", one, known(none.item() + 0.8, None), kind="statistical")
-claim("hood_without_five", five, known(none.item() + 4, None), kind="statistical")
-claim("hood_without_previous", back, known(none.item() + 3, None), kind="statistical")
-claim("hood_without_ten", ten, known(0, none.item() + 1.0), kind="statistical")
-first_moves = max(abs(v[0] - found["nothing"][0]).item() for v in found.values())
-claim("hood_first_moves", first_moves, known(0, 1.0), kind="statistical")
-assert not smollm2 or none < one < five
+none, one, five, back, ten = (values[1] for values in missed.values())
+first_copy = missed["nothing"][0]
+claim("hood_first_copy", first_copy, known(12.6, 15.5), kind="statistical")
+claim("hood_second_copy", none, known(2.4, 3.0), kind="statistical")
+claim("hood_second_right", missed["nothing"][2], known(0.57, 0.7), kind="statistical")
+claim("hood_without_one", one, known(4.6, 5.7), kind="statistical")
+claim("hood_without_five", five, known(10.5, 12.9), kind="statistical")
+claim("hood_without_previous", back, known(8.5, 10.5), kind="statistical")
+claim("hood_without_ten", ten, known(2.4, 3.0), kind="statistical")
+english_five, english_ten = (
+    (missed[name][3] - missed["nothing"][3]).item()
+    for name in ("5 best induction", "10 others")
+)
+claim("hood_english_five", english_five, known(-0.05, 0.08), kind="statistical")
+claim("hood_english_ten", english_ten, known(0, 0.4), kind="statistical")
+whether(
+    "hood_copies",
+    none < first_copy - 1,
+    "the model copies.",
+    "this model hardly copies.",
+)
+whether(
+    "hood_surer",
+    first_copy > torch.tensor(V).log(),
+    "The first copy costs more than the blind guess of before. The model expects English, so it is surer than a blind guess, "
+    "and wrong. There nothing can be lost.",
+    "In the first copy nothing can be foreseen, so nothing can be lost.",
+)
+whether(
+    "hood_specific",
+    none < one < five and five > ten + 1 and abs(english_five) < 0.1 * (five - none),
+    "So copying needs these heads, and sentences in which nothing is copied hardly miss them.",
+    "So here these heads are not needed for copying alone.",
+)
+whether(
+    "hood_as_much",
+    back - none > 0.5 * (five - none),
+    "matters nearly as much as the five",
+    "matters less than the five",
+)
 
 # %% [markdown]
 r"""
-With all heads, the second copy costs {{ hood_second_copy:.1f}} nats a token instead of {{ hood_first_copy:.1f}}: the model copies. Without its best induction head it costs {{ hood_without_one:.1f}}, and without five of {{ hood_all_heads }} it costs {{ hood_without_five:.1f}}.
-Without ten others it costs {{ hood_without_ten:.1f}}. And the first copy hardly cares: it moves by {{ hood_first_moves:.1f}} at most. So copying needs these heads, and little else does.
+With all heads, the second copy costs {{ hood_second_copy:.1f}} nats a token instead of {{ hood_first_copy:.1f}}, and {{ hood_second_right:.0%}} of its tokens are guessed right: {{ hood_copies }} Without its best induction head it costs {{ hood_without_one:.1f}}, and without five of {{ hood_all_heads }} it costs {{ hood_without_five:.1f}}.
+Without ten others it costs {{ hood_without_ten:.1f}}.
 
-One previous-token head, in layer {{ hood_previous_layer }}, matters as much: without it {{ hood_without_previous:.1f}}. That is the circuit that page 12 built by hand. A head below tells each token what stood before it, and the induction head, in
+{{ hood_surer }} The English sentences are the better control. There the five make a difference of {{ hood_english_five:.2f}}, and the ten others one of {{ hood_english_ten:.2f}}. {{ hood_specific }}
+
+One previous-token head, in layer {{ hood_previous_layer }}, {{ hood_as_much }}: without it {{ hood_without_previous:.1f}}. That is the circuit that page 12 built by hand. A head below tells each token what stood before it, and the induction head, in
 layer {{ hood_induction_layer }}, searches for that.
 
-Does it matter outside of noise? Here is an invented name that comes twice. How probable is each piece of it, the second time?
+Does it matter outside of noise? Here is an invented name that comes twice. How probable is each piece of it, the first time and the second?
 """
 
 # %%
-row = ids[0]  # (B, T)
-span = range(row.size(1) - len(encode(" Quibberly")), row.size(1))  # its last tokens
+mrs = read[0]  # (B, T)
+pieces_of_name = len(encode(" Quibberly"))
+span = range(mrs.size(1) - pieces_of_name, mrs.size(1))  # the second time
+gap = (mrs[0, : span[0]] == mrs[0, span[0]]).nonzero().max().item() - span[0]
 
 
-def chances(heads=()):
+def chances(heads=(), shift=0):
     with torch.no_grad(), lens.ablated(model, heads):
-        p = F.softmax(model(row)[0], dim=-1)  # (T, V)
-    return [p[t - 1, row[0, t]].item() for t in span]
+        p = F.softmax(model(mrs)[0], dim=-1)  # (T, V)
+    return [p[t + shift - 1, mrs[0, t]].item() for t in span]
 
 
-whole, without, control = (
-    chances(heads) for heads in ((), ranked("induction", 5), ten_others())
-)
+first_time, second_time = chances(shift=gap), chances()
+without = chances(ranked("induction", 5))
+control = chances(ten_others())
 display.table(
     [
-        (show(row[0, t].item()), *(f"{p:.3f}" for p in ps))
-        for t, *ps in zip(span, whole, without, control, strict=True)
+        (show(mrs[0, t].item()), *(f"{p:.3f}" for p in ps))
+        for t, *ps in zip(span, first_time, second_time, without, control, strict=True)
     ],
-    header=("piece", "all heads", "without 5 induction heads", "without 10 others"),
+    header=("piece", "1st time", "2nd", "5 off", "10 off"),
+    caption="The chance of each piece of the name: the first time, the second, and the second without 5 induction heads and without 10 others.",
 )
 
 # %% tags=["hide-input"]
-claim("hood_name_last", whole[-1], known(0.7, 1), kind="statistical")
-claim("hood_name_without", without[-1], known(0, 0.5), kind="statistical")
-assert not smollm2 or all(p < q for p, q in zip(without, whole, strict=True))
+assert all(mrs[0, t] == mrs[0, t + gap] for t in span)
+claim("hood_name_last", second_time[-1], known(0.9, 1), kind="statistical")
+claim("hood_name_without", without[-1], known(0.005, 0.03), kind="statistical")
+claim("hood_name_first", first_time[-1], known(0.05, 0.08), kind="statistical")
+whether(
+    "hood_name",
+    all(p < q for p, q in zip(without, second_time, strict=True))
+    and without[-1] <= first_time[-1],
+    "That is no more than the first time, when nobody could know the name",
+    "The first time, when nobody could know the name, it has another",
+)
 
 # %% [markdown]
 r"""
-The last piece falls from {{ hood_name_last:.2f}} to {{ hood_name_without:.3f}}. Somebody who reads the name for the first time could not know it either.
+The last piece goes from {{ hood_name_last:.3f}} to {{ hood_name_without:.3f}} without the five. {{ hood_name }}: {{ hood_name_first:.3f}}.
 
 ## What each layer would say
 
-The [logit lens](notation.md#logit-lens) reads the stream after each layer, as if the model ended there. On page 12 we looked at the top guess. Here that is dull: in the first three quarters of the layers, {{ hood_dull:.0%}} of the top guesses hold no letter at all, or are
+The [logit lens](notation.md#logit-lens) reads the stream after each layer, as if the model ended there. On page 12 we looked at the top guess. Here that is dull: at the last token, from layer 1 to three quarters of the way up, {{ hood_dull:.0%}} of the top guesses hold no letter at all, or are
 the word "the". So follow the *answer* instead: its **rank** among all tokens, where 1 is the top, and its chance.
 """
 
@@ -500,17 +585,17 @@ torch.testing.assert_close(after[prompts[0]][-1], paris, rtol=1e-4, atol=1e-3)
 for t, z in after.items():  # the package counts the same
     assert [rank for rank, _ in lens.ranks(z, answers[t][0])] == ranks[t].tolist()
 
-shown = [0, L // 2, 3 * L // 4, L - 4, L - 2, L - 1, L]
+layers = sorted({0, L // 2, 3 * L // 4, L - 4, L - 2, L})
 display.table(
     [
-        (word.strip(), *(f"{ranks[t][n]:,}" for n in shown), f"{chance[t][-1]:.2f}")
+        (word.strip(), *(f"{ranks[t][n]:,}" for n in layers), f"{chance[t][-1]:.2f}")
         for t, word in questions.items()
     ],
-    header=("answer", *map(str, shown), "chance"),
+    header=("answer", *map(str, layers), "chance"),
     caption="The rank of the answer after so many layers, and its chance at the end.",
 )
 
-# %% tags=["hide-input"] alt="Rank of the answer against the number of layers read, on a logarithmic scale, a curve for each of five questions. All begin in the thousands or hundreds, stay there for most of the layers, and fall to the first ranks in the last layers." caption="The rank of the answer, layer by layer, on a logarithmic scale. Rank 1 is at the bottom."
+# %% tags=["hide-input"] alt="Rank of the answer against the number of layers read, on a logarithmic scale, a curve for each of five questions. Five falling curves: high in the lower layers, and near rank 1 at the end." caption="The rank of the answer, layer by layer, on a logarithmic scale. Rank 1 is at the bottom."
 fig, ax = display.figure(5.2, 3.0)
 colours = (display.BLUE, display.ORANGE, display.GREEN, display.PURPLE, display.RED)
 for (text, ranking), colour, style in zip(
@@ -521,7 +606,7 @@ for (text, ranking), colour, style in zip(
 ax.set_yscale("log")
 ax.set_xlabel("layers read")
 ax.set_ylabel("rank of the answer")
-ax.legend(fontsize=8, loc="lower left")
+fig.legend(fontsize=8, loc="outside right upper")
 
 # %% tags=["hide-input"]
 early = [
@@ -533,23 +618,23 @@ dull = sum(
     word.strip() == "the" or not any(letter.isalpha() for letter in word)
     for word in early
 )
-claim("hood_dull", dull / len(early), known(0.8, 1), kind="statistical")
+claim("hood_dull", dull / len(early), known(0.88, 1), kind="statistical")
 three = torch.stack([ranking[3 * L // 4] for ranking in ranks.values()])  # (5,)
-claim("hood_rank_late", three.float().median(), known(50, 5000), kind="statistical")
+claim("hood_rank_late", three.float().median(), known(760, 930), kind="statistical")
 claim("hood_three_quarters", 3 * L // 4)
-never = torch.tensor(L)
-ten = torch.stack(
-    [(r <= 10).int().argmax() if r.min() <= 10 else never for r in ranks.values()]
-)  # (5,)
-claim("hood_ten_first", ten.min(), known(20, 28), kind="statistical")
-claim("hood_ten_last", ten.max(), known(26, 30), kind="statistical")
+firsts = [(r <= 10).int().argmax().item() for r in ranks.values() if r.min() <= 10]
+whether(
+    "hood_among_ten",
+    len(firsts) == len(ranks) and min(firsts) >= 20,
+    f"The answers come among the first ten after {min(firsts)} to {max(firsts)} layers.",
+    f"After {min(firsts)} to {max(firsts)} layers {len(firsts)} of the answers come among the first ten.",
+)
 final = torch.stack([ranking[-1] for ranking in ranks.values()])  # (5,)
-claim("hood_final_rank", final.max(), known(1, 2), kind="statistical")
-assert not smollm2 or three.min() > 50
+assert not smollm2 or (three.min() > 100 and final.max() == 1)
 
 # %% [markdown]
 r"""
-After {{ hood_three_quarters }} of {{ hood_layers }} layers the median rank is still {{ hood_rank_late:,.0f}}. The answers come among the first ten after {{ hood_ten_first }} to {{ hood_ten_last }} layers. Remember what page 12 said: what
+After {{ hood_three_quarters }} of {{ hood_layers }} layers the median rank is still {{ hood_rank_late:,.0f}}. {{ hood_among_ten }} Remember what page 12 said: what
 the lens does not show may be there all the same. The grid has every token's guesses:
 """
 
@@ -632,13 +717,22 @@ print("measured", [f"{logit:.2f}" for logit in difference.tolist()])
 
 # %% [markdown]
 r"""
-The sum is right. The package goes on from here, and divides what attention wrote among its heads. From [page 5](05_heads.py) we know that a layer is the sum of its heads, each through its own slice of the projection.
+The sum is right. `lens.attribution` goes on from here, and divides what attention wrote among its heads. From [page 5](05_heads.py) we know that the projection gets the outputs of all heads side by side, $(z_1, \dots, z_H)$, and that its matrix is cut into $H$ slices $W_h$ in the same way. So head $h$ writes $W_h z_h$, and its share along a direction $d$ is $z_h \cdot (W_h^\top d)$. Here is the step by hand for one question and one layer, against the package:
 """
 
 # %%
-found = [lens.attribution(model, asked[[i]], towards[i]) for i in range(6)]
-share = torch.cat([one.heads for one in found]).mean(dim=0)  # (L, H)
-mlps = torch.cat([one.mlps for one in found])  # (B, L)
+shares = [lens.attribution(model, asked[[i]], towards[i]) for i in range(6)]
+proj, inputs = model.h[-1].attn.c_proj, []
+hook = proj.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+with torch.no_grad():
+    model(asked[:1])
+hook.remove()
+direction = less_mean(gamma * towards[0]) / r[0]  # (C,)
+each = inputs[0][0, -1] * (direction @ proj.weight.detach())  # (C,)
+each = each.view(H, -1).sum(dim=-1)  # (H,)
+torch.testing.assert_close(each, shares[0].heads[0, -1], rtol=1e-3, atol=1e-3)
+share = torch.cat([one.heads for one in shares]).mean(dim=0)  # (L, H)
+mlps = torch.cat([one.mlps for one in shares])  # (B, L)
 torch.testing.assert_close(mlps, share_of(parts)[2::2].T, rtol=1e-3, atol=1e-3)
 candidates = [divmod(i, H) for i in share.flatten().topk(5).indices.tolist()]
 print(f"heads {share.sum():.2f}, MLPs {mlps.sum(dim=1).mean():.2f}")
@@ -656,41 +750,61 @@ def chance_of(idx, word, heads=()):
     return p.gather(1, word[:, None])[:, 0]  # (B,)
 
 
-before = chance_of(asked, answer)  # (B,)
+chance_whole = chance_of(asked, answer)  # (B,)
 alone = {place: chance_of(asked, answer, [place]) for place in candidates}
 fetcher = min(candidates, key=lambda place: alone[place].mean())
 drawn = torch.randperm(L * H, generator=torch.Generator().manual_seed(1))[:8].tolist()
 blind = [chance_of(asked, answer, [divmod(i, H)]) for i in drawn]  # each (B,)
 display.table(
-    [("none", "", *(f"{p:.2f}" for p in before))]
+    [("none", "", *(f"{p:.2f}" for p in chance_whole))]
     + [
         (name_of(place), f"{share[place]:.2f}", *(f"{p:.2f}" for p in ps))
         for place, ps in alone.items()
     ]
-    + [("drawn, mean of 8", "", *(f"{p:.2f}" for p in torch.stack(blind).mean(dim=0)))],
-    header=("off", "its share", *capitals),
-    caption="The chance of the capital after “The capital of ... is”, without one head. The share is what the head adds to the logit, the mean of six.",
+    + [("8 drawn", "", *(f"{p:.2f}" for p in torch.stack(blind).mean(dim=0)))],
+    header=("off", "share", *capitals),
+    caption="The chance of each capital without one head, or without one of 8 that were drawn (their mean). The share is what the head adds to the logit, the mean of six.",
 )
 
 # %% tags=["hide-input"]
 look = lens.attention(model, asked)[fetcher[0], :, fetcher[1], -1]  # (B, T)
 country = look[:, -2]  # (B,): the country stands before "is"
 claim("hood_fetcher", name_of(fetcher))
-claim("hood_fetch_share", share[fetcher], known(1.5, 4), kind="statistical")
-claim("hood_fetch_before", before.mean(), known(0.5, 0.7), kind="statistical")
-claim("hood_fetch_without", alone[fetcher].mean(), known(0, 0.3), kind="statistical")
+claim("hood_fetch_share", share[fetcher], known(2.2, 2.8), kind="statistical")
+claim("hood_fetch_before", chance_whole.mean(), known(0.55, 0.66), kind="statistical")
+claim(
+    "hood_fetch_without", alone[fetcher].mean(), known(0.12, 0.19), kind="statistical"
+)
 blindly = torch.stack(blind).mean()
-claim("hood_fetch_blindly", blindly, known(0.45, 0.7), kind="statistical")
-claim("hood_fetch_look", country.min(), known(0.8, 1), kind="statistical")
-claim("hood_france_before", before[0], known(0.75, 0.79), kind="statistical")
-claim("hood_france_without", alone[fetcher][0], known(0.05, 0.3), kind="statistical")
-assert not smollm2 or fetcher == candidates[0]
+claim("hood_fetch_blindly", blindly, known(0.55, 0.66), kind="statistical")
+claim("hood_fetch_look", country.min(), known(0.8, 0.98), kind="statistical")
+claim("hood_france_before", chance_whole[0], known(0.75, 0.79), kind="statistical")
+claim("hood_france_without", alone[fetcher][0], known(0.1, 0.2), kind="statistical")
+spared = next(place for place in candidates if place != fetcher)
+claim("hood_spared", name_of(spared))
+claim("hood_spared_share", share[spared], known(1.4, 1.8), kind="statistical")
+claim("hood_spared_france", alone[spared][0], known(0.68, 0.8), kind="statistical")
+whether(
+    "hood_stands_out",
+    fetcher == candidates[0]
+    and alone[fetcher].mean() < chance_whole.mean() / 2
+    and blindly > 0.9 * chance_whole.mean(),
+    "stands out",
+    "is missed most, though not much",
+)
+whether(
+    "hood_looks_there",
+    country.min() > 0.5,
+    "So it takes from the country's place what the layers below have put there.",
+    "So the country is not where it looks in all six.",
+)
 
 # %% [markdown]
 r"""
-One head of {{ hood_all_heads }} stands out: {{ hood_fetcher }}. Without it, the chance of Paris falls from {{ hood_france_before:.2f}} to {{ hood_france_without:.2f}}, and the mean of the six from {{ hood_fetch_before:.2f}} to {{ hood_fetch_without:.2f}}. Without a head drawn blindly it is {{ hood_fetch_blindly:.2f}}. And where does it look, from the last token? At the country, with at
-least {{ hood_fetch_look:.0%}} of its weight in all six. So it takes from the country's place what the layers below have put there.
-A high share alone is no proof: look at the heads that come next by it, and how little they are missed.
+One head of {{ hood_all_heads }} {{ hood_stands_out }}: `{{ hood_fetcher }}`, with a share of {{ hood_fetch_share:.1f}}. Without it, the chance of Paris goes from {{ hood_france_before:.2f}} to {{ hood_france_without:.2f}}, and the mean of the six from {{ hood_fetch_before:.2f}} to {{ hood_fetch_without:.2f}}. Without a head drawn blindly it is {{ hood_fetch_blindly:.2f}}. And where does it look, from the last token? In all six, at
+least {{ hood_fetch_look:.0%}} of its weight goes to the country. {{ hood_looks_there }}
+
+A high share alone is no proof. Head `{{ hood_spared }}` has the next highest, {{ hood_spared_share:.1f}}, and without it Paris has {{ hood_spared_france:.2f}}.
 
 We chose it by these six. So the fair test is on others.
 """
@@ -716,18 +830,23 @@ display.table(
 )
 
 # %% tags=["hide-input"]
-claim("hood_fresh", fresh.mean(), known(0.2, 0.5), kind="statistical")
-claim("hood_fresh_without", fresh_without.mean(), known(0, 0.2), kind="statistical")
-claim("hood_fresh_falls", int((fresh_without < fresh).sum()), known(4, 6))
-assert not smollm2 or fresh_without.mean() < fresh.mean() / 2
+claim("hood_fresh", fresh.mean(), known(0.29, 0.37), kind="statistical")
+claim("hood_fresh_without", fresh_without.mean(), known(0.07, 0.12), kind="statistical")
+claim("hood_fresh_falls", int((fresh_without < fresh).sum()), known(5, 5))
+whether(
+    "hood_fresh_most",
+    fresh_without.mean() < fresh.mean() / 2,
+    "Most of what leads to the capital goes through this head, and the rest some other way.",
+    "So on others this head is not what leads to the capital.",
+)
 
 # %% [markdown]
 r"""
-It falls in {{ hood_fresh_falls }} of 6, from {{ hood_fresh:.2f}} to {{ hood_fresh_without:.2f}} on average. Most of what leads to the capital goes through this head, and the rest some other way.
+It falls in {{ hood_fresh_falls }} of 6, and goes from {{ hood_fresh:.2f}} to {{ hood_fresh_without:.2f}} on average. {{ hood_fresh_most }}
 
 ## King − man + woman
 
-The embedding has a vector for each token. Do differences mean something? The question that everybody asks ([Mikolov et al. 2013](https://arxiv.org/abs/1301.3781)): take the vector of "king", take "man" off, add "woman", and look for the nearest by cosine.
+The embedding has a vector for each token. Do differences mean something? A famous question ([Mikolov et al. 2013](https://arxiv.org/abs/1301.3781)): take the vector of "king", take "man" off, add "woman", and look for the nearest by cosine.
 
 First ask what arithmetic gives that knows nothing.
 
@@ -741,31 +860,30 @@ First ask what arithmetic gives that knows nothing.
 
 ??? proof "Proof"
 
-    Write $d = c - b$ and $s = a \cdot d \ge 0$. The cosine is $(\lVert a \rVert^2 + s) \big/ \bigl( \lVert a \rVert \sqrt{\lVert a \rVert^2 + 2s + \lVert d \rVert^2} \bigr)$. Its derivative in $s$ has the sign of $\lVert a \rVert^2 + 2s + \lVert d \rVert^2 - (\lVert a \rVert^2 + s) = s + \lVert d \rVert^2 \ge 0$. So it is least at $s = 0$, where it is the claim. At right angles $s = 0$ and $\lVert d \rVert^2 = 2 \lVert a \rVert^2$. For $c$, take $a - b$ as the difference. $\blacksquare$
+    Write $d = c - b$ and $s = a \cdot d \ge 0$. The cosine is $(\lVert a \rVert^2 + s) \big/ \bigl( \lVert a \rVert \sqrt{\lVert a \rVert^2 + 2s + \lVert d \rVert^2} \bigr)$. Its derivative in $s$ has the sign of $\lVert a \rVert^2 + 2s + \lVert d \rVert^2 - (\lVert a \rVert^2 + s) = s + \lVert d \rVert^2 \ge 0$. So it is least at $s = 0$, where it is the claim. At right angles $s = 0$ and $\lVert d \rVert^2 = 2 \lVert a \rVert^2$. For $c$: if $c \cdot a \ge c \cdot b$, the same holds with $c$ in the place of $a$ and $d = a - b$. $\blacksquare$
 
-In many dimensions, two random vectors stand nearly at right angles. Then $1 / \sqrt 3$, that is {{ hood_third:.2f}}, comes for free to an input, and to no other token. So the first answer is often an *input*. For this reason, lists of such results leave the inputs out, and do not always say so.
-
-Our vectors do not quite stand like that, since all lean to one side: two random rows have a cosine of {{ hood_pair:.2f}}. Take the mean of all rows off, and it is {{ hood_pair_centred:.2f}}. So here are four ways: the inputs kept or left out, the vectors raw or centred.
+Our vectors do not stand at right angles, since all lean to one side: two random rows have a cosine of {{ hood_pair:.2f}}. Take the mean of all rows off, and it is {{ hood_pair_centred:.2f}}, as with random vectors in many dimensions. Then about $1 / \sqrt 3$, that is {{ hood_third:.2f}}, comes for free to an input, and to no other token. So
+the first answer is often an *input*. For this reason, lists of such results leave the inputs out, and do not always say so. Here are four ways: the inputs kept or left out, the vectors raw or centred.
 """
 
 # %%
 table = model.wte.weight.detach()  # (V, C)
 
 
-def nearest(words, centred=True, inputs=False, count=4):
+def near(words, centred=True, inputs=False, count=4):
     a, b, c = (encode(word)[0] for word in words)
-    found = lens.arithmetic(table, [a, c], [b], count, inputs, centred)
-    return [(show(i), cosine) for i, cosine in found]
+    closest = lens.arithmetic(table, [a, c], [b], count, inputs, centred)
+    return [(show(i), cosine) for i, cosine in closest]
 
 
-def listed(found):
-    return ", ".join(f"{token} {cosine:.2f}" for token, cosine in found)
+def listed(closest):
+    return ", ".join(f"{token} {cosine:.2f}" for token, cosine in closest)
 
 
 king = (" king", " man", " woman")
 display.table(
     [
-        (vectors, kept, listed(nearest(king, vectors == "centred", kept == "kept")))
+        (vectors, kept, listed(near(king, vectors == "centred", kept == "kept")))
         for vectors in ("raw", "centred")
         for kept in ("kept", "left out")
     ],
@@ -775,26 +893,26 @@ display.table(
 # %% tags=["hide-input"]
 generator = torch.Generator().manual_seed(0)
 pairs = torch.randint(V, (2, 4000), generator=generator)
-one, two = table[pairs[0]], table[pairs[1]]  # (N, C) each
+left, right = table[pairs[0]], table[pairs[1]]  # (N, C) each
 mean = table.mean(dim=0)  # (C,)
-raw = F.cosine_similarity(one, two).mean()
-centred = F.cosine_similarity(one - mean, two - mean).mean()
+cosine_raw = F.cosine_similarity(left, right).mean()
+cosine_centred = F.cosine_similarity(left - mean, right - mean).mean()
 claim("hood_third", 3**-0.5, 0.57735, 1e-5, "tolerance")
-claim("hood_pair", raw, known(0.35, 0.5), kind="statistical")
-claim("hood_pair_centred", centred, known(-0.02, 0.02), kind="statistical")
-firsts = [
-    nearest(king, centred, inputs)[0][0]
+claim("hood_pair", cosine_raw, known(0.4, 0.48), kind="statistical")
+claim("hood_pair_centred", cosine_centred, known(-0.02, 0.02), kind="statistical")
+winners = [
+    near(king, centred, inputs)[0][0]
     for inputs in (False, True)
     for centred in (False, True)
 ]
 claim(
     "hood_queen",
-    "With the inputs left out, “queen” is first, both times. With the inputs kept it is first by a hair among the raw vectors, and centred it is not: "
-    "the nearest to king − man + woman is “king”."
+    "With the inputs left out, “queen” is first, both times. With the inputs kept it is first among the raw vectors, and second, by a hair, among the "
+    "centred ones: there the nearest to king − man + woman is “king”."
     if smollm2
     else "Compare the rows: with the inputs kept, does “king” come first?",
 )
-assert not smollm2 or firsts == ["␣queen", "␣queen", "␣queen", "␣king"]
+assert not smollm2 or winners == ["␣queen", "␣queen", "␣queen", "␣king"]
 
 # %% [markdown]
 r"""
@@ -815,27 +933,35 @@ sums = {
     ("king", "man", "woman"): "queen",
 }
 sums = {k: w for k, w in sums.items() if all(len(encode(x)) == 1 for x in k)}
-rows, right, first = [], 0, 0
-for words, expected in sums.items():
+results, hits, kept_hits, no_token = [], 0, 0, []
+for sum_of, expected in sums.items():
     wish = encode(expected)
-    order = [token for token, _ in nearest(words, count=V)]
-    kept = nearest(words, inputs=True)[0][0]
-    rank = 1 + order.index(show(wish[0])) if len(wish) == 1 else None
-    right, first = right + (rank == 1), first + (kept == show(wish[0]))
-    a, b, c = (show(encode(word)[0]) for word in words)
+    order = [token for token, _ in near(sum_of, count=V)]
+    kept = near(sum_of, inputs=True)[0][0]
+    place = 1 + order.index(show(wish[0])) if len(wish) == 1 else None
+    hits, kept_hits = hits + (place == 1), kept_hits + (kept == show(wish[0]))
+    a, b, c = (show(encode(word)[0]) for word in sum_of)
     goal = "|".join(show(i) for i in wish)
-    rows.append((f"{a} − {b} + {c}", kept, order[0], goal, f"{rank or '–'}"))
-display.table(rows, header=("centred", "inputs kept", "left out", "expected", "rank"))
+    no_token += [goal] if place is None else []
+    results.append((f"{a} − {b} + {c}", kept, order[0], goal, f"{place or '–'}"))
+display.table(results, header=("centred", "kept", "left out", "expected", "rank"))
 
 # %% tags=["hide-input"]
-claim("hood_sums", len(sums))
-claim("hood_sums_right", right, known(3, 6))
-claim("hood_sums_first", first, known(0, 3))
-assert not smollm2 or right > first
+claim("hood_sums", len(sums) - len(no_token))
+claim("hood_sums_right", hits, known(5, 5))
+claim("hood_sums_first", kept_hits, known(1, 1))
+claim(
+    "hood_no_token",
+    f"The expected word of the last row, {no_token[0]}, is no single token, so no vector could be right there. It has the "
+    "words *without* the space before them, and those tokens stand inside of other words too, and mean something else."
+    if no_token
+    else "The last row, if it is there, has the words without the space before them.",
+)
+assert not smollm2 or (hits > kept_hits and len(no_token) == 1)
 
 # %% [markdown]
 r"""
-With the inputs left out, {{ hood_sums_right }} of {{ hood_sums }} are right; with the inputs kept, {{ hood_sums_first }}. The forms of a word are no hard test, since they stand near each other anyway. The last row has the words *without* the blank before them. Those tokens stand inside of other words too, and mean something else. Try your own, among common words that are one token:
+With the inputs left out, {{ hood_sums_right }} of {{ hood_sums }} are right; with the inputs kept, {{ hood_sums_first }}. The forms of a word are no hard test, since they stand near each other anyway. {{ hood_no_token }} Try your own, among common words that are one token:
 """
 
 # %% tags=["hide-input"]
@@ -882,8 +1008,8 @@ playwright
 """
 common = COMMON.split()
 pieces = {word: encode(f" {word}") for word in common}
-words = [word for word in common if len(pieces[word]) == 1]
-claim("hood_words", len(words), (400, None))
+single = [word for word in common if len(pieces[word]) == 1]
+claim("hood_words", len(single), (400, None))
 examples = [
     ("king", "man", "woman"),
     ("Paris", "France", "Germany"),
@@ -893,13 +1019,13 @@ examples = [
     ("better", "good", "bad"),
 ]
 widgets.arithmetic(
-    words,
-    table[[pieces[word][0] for word in words]],
-    examples=[e for e in examples if all(word in words for word in e)],
+    single,
+    table[[pieces[word][0] for word in single]],
+    examples=[e for e in examples if all(word in single for word in e)],
     split={
-        word: [show(i) for i in found]
-        for word, found in pieces.items()
-        if len(found) > 1
+        word: [show(i) for i in several]
+        for word, several in pieces.items()
+        if len(several) > 1
     },
     mean=table.mean(dim=0),
 )
@@ -910,7 +1036,7 @@ The list has {{ hood_words }} words. So it is kinder than the table above: the t
 
 ## What the cache saves
 
-[Page 11](11_cache.py) counted what a KV cache saves. Here it can be felt. The same {{ hood_timed }} tokens, greedily, with it and without:
+[Page 11](11_cache.py) counted what a KV cache saves. Here is the time that it saves. The same {{ hood_timed }} tokens, greedily, with it and without:
 """
 
 # %%
@@ -918,7 +1044,7 @@ import time
 
 from gptbook import machine, sampling
 
-idx = torch.tensor([encode(texts[0])])  # (B, T)
+idx = read[0]  # (B, T)
 speed, written = {}, {}
 for name, generate in (
     ("with the cache", kv_cache.generate),
@@ -985,7 +1111,7 @@ exercises.check("answer-rank", rank_of)
 r"""
 ### 2. Arithmetic with words
 
-*About fifteen minutes.* Write `nearest(table, a, b, c, count)`. `table` has a row for each token, $(V, C)$, and the others are whole numbers. It returns a list of `count` ids: those whose rows have the highest cosine with row $a$ minus row $b$ plus row $c$, the nearest first. The three inputs must not be among them.
+*About fifteen minutes.* Write `nearest(table, a, b, c, count)`. `table` has a row for each token, $(V, C)$, and the others are whole numbers. It returns a list of `count` ids: those whose rows have the highest cosine with row $a$ minus row $b$ plus row $c$, the nearest first. Take the rows as they are, and no mean off. The three inputs must not be among them.
 
 ??? tip "Hint"
 
@@ -1003,8 +1129,8 @@ def nearest(table, a, b, c, count):
     return cosines.topk(count).indices.tolist()
 
 
-words = [encode(word)[0] for word in king]
-print([show(i) for i in nearest(table, *words, 3)])
+inputs = [encode(word)[0] for word in king]
+print([show(i) for i in nearest(table, *inputs, 3)])
 exercises.check("word-arithmetic", nearest)
 
 # %% [markdown]

@@ -154,6 +154,7 @@ class AttentionView(_Shown):
     weights: tuple[np.ndarray, ...] = field(compare=False)  # (L, H, T(T + 1) / 2) of bytes: the rows up to the diagonal
     start: tuple[int, int]  # layer and head
     known: tuple[tuple[str, int, int], ...]  # name, layer, head
+    token: int  # of the first text, whose look is told first
     tag = "attention-view"
 
     def row(self, text: int, layer: int, head: int, t: int) -> np.ndarray:
@@ -162,7 +163,7 @@ class AttentionView(_Shown):
         return self.weights[text][layer, head, begin : begin + t + 1] / 255
 
     def _about(self):
-        return {"texts": self.texts, "start": self.start, "known": self.known}
+        return {"texts": self.texts, "start": self.start, "known": self.known, "token": self.token}
 
     def _tensors(self):
         return {f"weights.{i}": weights for i, weights in enumerate(self.weights)}
@@ -180,13 +181,16 @@ class AttentionView(_Shown):
     def _picture(self):
         tokens, (layer, head) = self.texts[0], self.start
         name = next((f", {name}" for name, *place in self.known if place == [layer, head]), "")
+        row = self.row(0, layer, head, self.token)
         about = (
             f"Layer {layer}, head {head}{name}. Each row is a token. The stronger the shade of a cell, the more the "
-            "token looks at that of the column."
+            f"token looks at that of the column: {tokens[self.token]}, in the row in bold, looks at "
+            f"{tokens[int(row.argmax())]} {row.max():.0%}."
         )
         cells = []
         for t, token in enumerate(tokens):
-            cells.append(f'<span class="row">{html.escape(token)}</span>')
+            kind = "row now" if t == self.token else "row"
+            cells.append(f'<span class="{kind}">{html.escape(token)}</span>')
             for p in self.row(0, layer, head, t):
                 cells.append(f'<i style="--p:{p:.3g}"></i>' if p else "<i></i>")
         heads = "".join(f'<span class="column">{html.escape(token)}</span>' for token in tokens)
@@ -196,13 +200,14 @@ class AttentionView(_Shown):
         )
 
 
-def attention_view(texts, weights, start=(0, 0), known=()) -> AttentionView:
+def attention_view(texts, weights, start=(0, 0), known=(), token: int | None = None) -> AttentionView:
     """Attention of a model on several texts, its layer and head to choose.
 
     `texts` holds the tokens of each text as words to read, `weights` for each the weights (L, H, T, T), as
     `lens.attention(model, idx)[:, 0]` gives them. `start` is the layer and head to begin with, and `known` names heads:
-    {"induction": (18, 6)}. Weights are published as bytes, each less than 0.002 off. Raises ValueError where tokens and
-    weights do not fit, or a head looks ahead.
+    {"induction": (18, 6)}. `token` is the place in the first text whose look is told first, the last if not given.
+    Weights are published as bytes, each less than 0.002 off. Raises ValueError where tokens and weights do not fit, or
+    a head looks ahead.
     """
     texts = tuple(tuple(map(readable, tokens)) for tokens in texts)
     packed = []
@@ -221,7 +226,11 @@ def attention_view(texts, weights, start=(0, 0), known=()) -> AttentionView:
     for layer, head in (start, *((layer, head) for _, layer, head in known)):
         if not (0 <= layer < L and 0 <= head < H):
             raise ValueError(f"there is no head {head} in layer {layer}: layers are 0 to {L - 1}, heads 0 to {H - 1}")
-    return AttentionView(texts, tuple(packed), (int(start[0]), int(start[1])), known)
+    T = len(texts[0])
+    token = T - 1 if token is None else int(token)
+    if not 0 <= token < T:
+        raise ValueError(f"there is no token {token} in the first text: tokens are 0 to {T - 1}")
+    return AttentionView(texts, tuple(packed), (int(start[0]), int(start[1])), known, token)
 
 
 # The logit lens -------------------------------------------------------------------------------------------------------
@@ -359,28 +368,28 @@ class WordArithmetic(_Shown):
 
     def __str__(self):
         a, b, c = self.examples[0]
-        found = [f"{word:<14} {cosine:.2f}" for word, cosine in self.nearest(a, b, c)]
-        return "\n".join([f"{a} - {b} + {c}, the inputs left out:", *found])
+        found = [f"{word:<14} {cosine:.2f}" for word, cosine in self.nearest(a, b, c, centred=True)]
+        return "\n".join([f"{a} - {b} + {c}, the mean taken off, the inputs left out:", *found])
 
     def _picture(self):
         a, b, c = map(html.escape, self.examples[0])
         items = "".join(
             f'<li style="--p: {max(cosine, 0):.4f}"><code>{html.escape(word)}</code><span class="bar"></span>'
             f'<span class="share">{cosine:.2f}</span></li>'.replace(">-", ">−")
-            for word, cosine in self.nearest(*self.examples[0])
+            for word, cosine in self.nearest(*self.examples[0], centred=True)
         )
         return (
             f'<p class="about">The words nearest to {a} − {b} + {c} among {len(self.words):,}, by cosine, '
-            f'the three left out.</p><ol role="list">{items}</ol>'
+            f'the mean taken off first and the three left out.</p><ol role="list">{items}</ol>'
         )
 
 
 def arithmetic(words, vectors, examples=(("king", "man", "woman"),), split=None, mean=None) -> WordArithmetic:
     """The words nearest to a - b + c by cosine, the three words to choose from a list.
 
-    `words` are words that are one token each, `vectors` (N, C) their embeddings, `mean` (C,) the mean to take off where
-    the reader asks for that (of all tokens, say; else of these words). `examples` are triples to offer, the first one
-    shown first. `split` says of words that readers may try and that are not one token which pieces they are:
+    `words` are words that are one token each, `vectors` (N, C) their embeddings, `mean` (C,) the mean to take off
+    unless the reader says not to (of all tokens, say; else of these words). `examples` are triples to offer, the first
+    one shown first. `split` says of words that readers may try and that are not one token which pieces they are:
     {"strawberry": [" str", "aw", "berry"]}. Embeddings are published as bytes with a scale for each row, which moves a
     cosine by a few thousandths. Raises ValueError where these do not fit.
     """

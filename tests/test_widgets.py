@@ -124,15 +124,16 @@ def attention(*lengths: int, L: int = 3, H: int = 2) -> list[torch.Tensor]:
 
 
 TEXTS = [["A", " <b>", "\n", " c"], ["A", " d"]]
+TEXTS_READ = ["A", "␣<b>", "↵", "␣c"]  # the first, as it is shown
 
 
 def test_attention_weights_are_those_of_the_model_to_a_byte():
     """If this fails, the map shows a head, a row or a column for another."""
     weights = attention(4, 2)
-    shown = widgets.attention_view(TEXTS, [w.requires_grad_() for w in weights], (2, 1), {"induction": (1, 0)})
+    shown = widgets.attention_view(TEXTS, [w.requires_grad_() for w in weights], (2, 1), {"induction": (1, 0)}, 2)
     about, tensors = file_of(shown)
     assert about == {
-        "texts": [["A", "␣<b>", "↵", "␣c"], ["A", "␣d"]], "start": [2, 1], "known": [["induction", 1, 0]],
+        "texts": [["A", "␣<b>", "↵", "␣c"], ["A", "␣d"]], "start": [2, 1], "known": [["induction", 1, 0]], "token": 2,
     }  # fmt: skip
     for i, given in enumerate(weights):
         T = given.size(-1)
@@ -156,6 +157,13 @@ def test_the_map_that_stands_is_that_of_the_head_to_start_with():
     cells = [float(cell.get("style", "--p:0").removeprefix("--p:")) for cell in element.select("i")]
     right = [weights[0][2, 1, t, s].item() for t in range(4) for s in range(t + 1)]
     assert cells == pytest.approx(right, abs=0.0025)
+    assert [name.get_text() for name in element.select(".row.now")] == ["␣c"]
+    at = [widgets.attention_view(TEXTS, weights, (2, 1), token=t)._repr_html_() for t in range(4)]
+    for t, (shown_at,) in enumerate(elements(html).select("attention-view") for html in at):
+        best = weights[0][2, 1, t].argmax()
+        token, looks = TEXTS_READ[t], TEXTS_READ[best]
+        assert f": {token}, in the row in bold, looks at {looks} " in shown_at.select_one("p").get_text()
+        assert [name.get_text() for name in shown_at.select(".row.now")] == [token]
     best = weights[0][2, 1, 3].argmax()
     assert str(shown).splitlines()[-1].split()[1] == ["A", "␣<b>", "↵", "␣c"][best]
 
@@ -177,6 +185,13 @@ def test_attention_that_does_not_fit_is_refused(texts, weights, start, known, wo
     """If this fails, weights of a model that looks ahead, or of another text, are shown as if they were right."""
     with pytest.raises(ValueError, match=words):
         widgets.attention_view(texts, weights, start, known)
+
+
+@pytest.mark.parametrize("token", [-1, 4])
+def test_a_token_that_the_first_text_has_not_is_refused(token):
+    """If this fails, the view opens on nothing, and the site's script stops."""
+    with pytest.raises(ValueError, match=f"no token {token} in the first text"):
+        widgets.attention_view(TEXTS, attention(4, 2), token=token)
 
 
 # The logit lens -------------------------------------------------------------------------------------------------------
@@ -302,7 +317,7 @@ def test_the_file_holds_the_words_and_the_picture_their_first_answer():
     half_a_step = raw.abs().amax(1, keepdim=True) / 254
     assert ((tensors["rows"] * tensors["scales"][:, None] - raw).abs() <= half_a_step * 1.001).all()
     (element,) = elements(shown._repr_html_()).select("word-arithmetic")
-    found = shown.nearest("king", "man", "woman")
+    found = shown.nearest("king", "man", "woman", centred=True)
     assert [item.code.get_text() for item in element.select("li")] == [word for word, _ in found]
     assert element.select_one(".share").get_text() == f"{found[0][1]:.2f}".replace("-", "−")
     assert found[0][0] in str(shown)

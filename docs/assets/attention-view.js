@@ -18,7 +18,7 @@ class AttentionView extends Fed {
     this.layer = slider("layer", 0, L - 1, 1, about.start[0]);
     this.head = slider("head", 0, H - 1, 1, about.start[1]);
     this.known = about.known.map(([name, layer, head]) => {
-      const press = button(`${name}: L${layer}H${head}`, () => {
+      const press = button(`${name}: ${layer}.${head}`, () => {
         this.layer.input.value = layer;
         this.head.input.value = head;
         this.show();
@@ -39,7 +39,7 @@ class AttentionView extends Fed {
     this.map.addEventListener("pointerover", ({ target }) => this.point(target.t));
     this.map.addEventListener("pointerleave", () => this.point(undefined));
     this.map.addEventListener("click", ({ target }) => target.t !== undefined && this.choose(target.t));
-    this.lay();
+    this.lay(about.token);
   }
 
   // A row (t) of the weights of the head that is chosen.
@@ -50,8 +50,8 @@ class AttentionView extends Fed {
     return Array.from(data.subarray(begin, begin + t + 1), (byte) => byte / 255);
   }
 
-  // Another text: its tokens in a line, and as rows and columns of the map.
-  lay() {
+  // Another text: its tokens in a line, and as rows and columns of the map. One of them is chosen, else the last.
+  lay(chosen) {
     this.tokens = this.texts[this.text.input.value];
     const name = fresh("token");
     const legend = element("legend", {}, "Choose a token, to see where it looks");
@@ -79,7 +79,7 @@ class AttentionView extends Fed {
     this.map.style.setProperty("--n", this.tokens.length);
     this.map.replaceChildren(...grid);
     this.pointed = undefined;
-    this.choose(this.tokens.length - 1);
+    this.choose(chosen ?? this.tokens.length - 1);
   }
 
   choose(t) {

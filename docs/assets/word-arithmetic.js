@@ -35,7 +35,7 @@ class WordArithmetic extends Fed {
       return { input, label: element("label", {}, input, text) };
     };
     this.without = box("leave out the three words", true);
-    this.centred = box("take the mean off first", false);
+    this.centred = box("take the mean off first", true);
     const boxes = element("div", { className: "boxes" }, this.without.label, this.centred.label);
     const examples = this.examples.map((words) =>
       button(`${words[0]} − ${words[1]} + ${words[2]}`, () => {
@@ -75,7 +75,7 @@ class WordArithmetic extends Fed {
     const word = typed.trim();
     const others = [word.toLowerCase(), word.charAt(0).toUpperCase() + word.slice(1).toLowerCase()];
     const found = [word, ...others].find((one) => this.places.has(one));
-    if (found !== undefined) return { word: found, place: this.places.get(found) };
+    if (found !== undefined) return { word: found, place: this.places.get(found), typed: word };
     if (!word) return { trouble: "A word is missing." };
     const pieces = this.split[word];
     if (pieces)
@@ -106,7 +106,10 @@ class WordArithmetic extends Fed {
     const left = this.without.input.checked ? cosines.filter(([, i]) => !places.includes(i)) : cosines;
     const nearest = left.sort(([p, i], [q, j]) => q - p || i - j).slice(0, SHOWN);
     const [first, second, third] = found.map(({ word }) => word);
-    this.about.textContent = `Nearest to ${first} − ${second} + ${third}: ${this.words[nearest[0][1]]}, with a cosine of ${number(nearest[0][0])}.`;
+    const folded = found
+      .filter(({ word, typed }) => word !== typed)
+      .map(({ word, typed }) => ` “${typed}” is not in the list: this is the answer for “${word}”, which is another one to the model.`);
+    this.about.textContent = `Nearest to ${first} − ${second} + ${third}: ${this.words[nearest[0][1]]}, with a cosine of ${number(nearest[0][0])}.${folded.join("")}`;
     this.list.replaceChildren(
       ...nearest.map(([cosine, i]) => {
         const own = places.includes(i);

@@ -83,7 +83,12 @@ def _ask_ranks(rank_of, case):
     z, token = case
     what = f"rank_of(logits of shape {tuple(z.shape)}, {token})"
     given = z.clone()
-    got = as_tensor(ask(rank_of, what, given, token), what)
+    try:
+        got = as_tensor(ask(rank_of, what, given, token), what)
+    except Wrong as wrong:
+        if "must match the size" in str(wrong):
+            raise Wrong(f"{wrong}. Keep the axis of the one logit, so that it is compared with its own row") from None
+        raise
     if not torch.equal(given, z):
         raise Wrong("your function changes the logits that it is given: work on a copy")
     if got.shape != z.shape[:-1]:
@@ -92,6 +97,8 @@ def _ask_ranks(rank_of, case):
             why = ": the axis of the vocabulary is still there, with one entry"
         elif got.shape == z.shape:
             why = ": a number for each token, asked for is that of one token"
+        elif got.shape == z.shape[1:]:
+            why = ": the first axis is gone, asked for is a sum over the last"
         elif got.dim() == 0:
             why = ": one number for all rows, asked for is one for each"
         raise Wrong(f"{what} must have the shape {tuple(z.shape[:-1])}, got {tuple(got.shape)}{why}")
@@ -99,6 +106,8 @@ def _ask_ranks(rank_of, case):
         raise Wrong(f"{what} must hold ranks, got True and False: count them")
     if not torch.equal(got.double(), got.double().round()):
         raise Wrong(f"{what} must hold whole numbers, got {got.flatten()[0]:.3g} among them: a rank is a count")
+    if got.is_floating_point():
+        raise Wrong(f"{what} must hold whole numbers, got {got.dtype}: a sum of True and False gives them")
     return got.long()
 
 
@@ -109,9 +118,9 @@ def _cosines(table, wanted):
     return F.cosine_similarity(table, wanted[None], dim=-1)
 
 
-def _nearest(cosines, inputs, count):
+def _nearest(cosines, inputs, count, instead=-torch.inf):
     cosines = cosines.clone()
-    cosines[list(inputs)] = -torch.inf
+    cosines[list(inputs)] = instead
     return cosines.topk(count).indices.tolist()
 
 
@@ -148,6 +157,11 @@ WORD_MISTAKES = (
     ("your function divides the rows by their lengths before it adds them: add the rows as they are",
      lambda t, a, b, c, n: _nearest(_cosines(t, F.normalize(t, dim=-1)[a] - F.normalize(t, dim=-1)[b]
                                              + F.normalize(t, dim=-1)[c]), (a, b, c), n)),
+    ("your function takes the mean of all rows off first: the page does so too, but asked for are the rows as "
+     "they are", lambda t, a, b, c, n: _right(t - t.mean(dim=0), a, b, c, n)),
+    ("your function gives the three inputs a cosine of 0, which is more than that of a row that points away: give them "
+     "less than any cosine can be, minus infinity",
+     lambda t, a, b, c, n: _nearest(_cosines(t, t[a] - t[b] + t[c]), (a, b, c), n, 0.0)),
     ("your function gives the right ids in the wrong order: the nearest first",
      lambda t, a, b, c, n: _right(t, a, b, c, n)[::-1]),
 )  # fmt: skip
@@ -195,7 +209,12 @@ def _ask_words(nearest, case):
         raise Wrong(f"{what} must be ids, got a number for each of {len(table)} rows: the cosines? Sort them")
     ids = [whole_number(i, f"each id of {what}") for i in listed(got, what)]
     if len(ids) != rest[-1]:
-        raise Wrong(f"{what} must give {rest[-1]} ids, got {len(ids)}")
+        a, b, c, count = rest
+        few = _cosines(table, table[a] - table[b] + table[c]).topk(count).indices.tolist()
+        why = ""
+        if ids == [i for i in few if i not in (a, b, c)]:
+            why = ": the inputs are among the nearest, so leave them out first, and then take as many as asked for"
+        raise Wrong(f"{what} must give {count} ids, got {len(ids)}{why}")
     return ids
 
 
@@ -255,6 +274,29 @@ def _off_by_one(w):
     return _named(torch.stack([w[:, rows, place.clamp(min=0)].mean(dim=-1) for place in at]).argmax(dim=0))
 
 
+def _votes(w):
+    half = w.size(-1) // 2
+    looked = _means(w, torch.arange(half, 2 * half), half, mean=False)  # (4, H, rows)
+    return _named(F.one_hot(looked.argmax(dim=0), 4).sum(dim=1).argmax(dim=-1))
+
+
+def _itself(w):
+    half = w.size(-1) // 2
+    rows = torch.arange(half, 2 * half)
+    at = (rows, rows - half, rows - half + 1, torch.zeros_like(rows))
+    return _named(torch.stack([w[:, rows, place].mean(dim=-1) for place in at]).argmax(dim=0))
+
+
+def _without_first(w):
+    half = w.size(-1) // 2
+    return _named(_means(w, torch.arange(half + 1, 2 * half), half).argmax(dim=0))
+
+
+def _without_last(w):
+    half = w.size(-1) // 2
+    return _named(_means(w, torch.arange(half, 2 * half - 1), half).argmax(dim=0))
+
+
 KIND_MISTAKES = (
     ("your function calls the same token induction and induction the same: the induction head looks at what "
      "*followed*, one place further right", _kinds_swapped({"same": "induction", "induction": "same"})),
@@ -265,6 +307,12 @@ KIND_MISTAKES = (
     ("your function looks for induction one place left of the same token, and what followed it stands to the right",
      _off_by_one),
     ("your function reads the weights with rows and columns exchanged: row t is the token that looks", _transposed),
+    ("your function counts the rows in which a place gets the most of the four: asked for is the mean of the weights",
+     _votes),
+    ("your function takes the row itself for the token before it: that stands one place further left",
+     _itself),
+    ("your function leaves out the first row of the second half: the mean runs over all of them", _without_first),
+    ("your function leaves out the last row of the second half: the mean runs over all of them", _without_last),
     ("your function never says first: token 0 is one of the four places",
      lambda w: _named(_means(w, torch.arange(w.size(-1) // 2, w.size(-1)), w.size(-1) // 2)[:3].argmax(dim=0))),
     *((f"your function says {kind} for every head", lambda w, kind=kind: [kind] * len(w)) for kind in KINDS),
@@ -291,6 +339,23 @@ def _heads(kinds, half, seed):
     return scores.masked_fill(future, float("-inf")).softmax(dim=-1)
 
 
+def _decided_by(row, half):
+    """Weights of heads whose kind shows in the mean over all of the second half, and not in that without this row."""
+    T = 2 * half
+    heads = []
+    for kind, other in (("previous", "induction"), ("induction", "previous")):
+        weights = torch.ones(T, T).tril()
+        weights /= weights.sum(dim=-1, keepdim=True)
+        for t in range(half, T):
+            place = {"previous": t - 1, "induction": t - half + 1}
+            much, more = (0.85, 0.0) if t == row else (0.4, 0.45)
+            weights[t] *= 1 - much - more
+            weights[t, place[kind]] += much
+            weights[t, place[other]] += more
+        heads.append(weights)
+    return torch.stack(heads)
+
+
 def name_the_heads(kinds) -> str:
     """kinds(weights (H, T, T)) -> H names: the place that gets most of each head's weight over the second half."""
     need_function(kinds, "kinds(weights)")
@@ -302,6 +367,7 @@ def name_the_heads(kinds) -> str:
         (("induction", "previous"), 14),
     )
     cases = [(_heads(order, half, seed),) for seed, (order, half) in enumerate(orders)]
+    cases += [(_decided_by(row, 6),) for row in (6, 11)]
     got = [_ask_kinds(kinds, case[0]) for case in cases]
     wanted = [_kinds(case[0]) for case in cases]
     if got == wanted:

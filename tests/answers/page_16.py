@@ -62,6 +62,16 @@ def cos(t, w):
     return F.cosine_similarity(t, w[None])
 
 
+def zero_for_inputs(t, a, b, c, n):
+    cosines = cos(t, wanted(t, a, b, c))
+    cosines[[a, b, c]] = 0
+    return cosines.topk(n).indices.tolist()
+
+
+def filtered_late(t, a, b, c, n):
+    return [i for i in cos(t, wanted(t, a, b, c)).topk(n).indices.tolist() if i not in (a, b, c)]
+
+
 def spoil(t, a, b, c, n):
     t[a] -= t[b]
     return [0] * n
@@ -107,6 +117,24 @@ def tops(w):
     return named(torch.stack([w[:, rows, place].amax(-1) for place in at]))
 
 
+def votes(w):
+    half, names = w.size(-1) // 2, []
+    for head in w.tolist():
+        won = dict.fromkeys(KINDS, 0)
+        for t in range(half, 2 * half):
+            looks = [head[t][place] for place in (t - 1, t - half, t - half + 1, 0)]
+            won[KINDS[looks.index(max(looks))]] += 1
+        names.append(max(won, key=won.get))
+    return names
+
+
+def itself(w):
+    half = w.size(-1) // 2
+    rows = torch.arange(half, 2 * half)
+    at = (rows, rows - half, rows - half + 1, rows * 0)
+    return named(torch.stack([w[:, rows, place].mean(-1) for place in at]))
+
+
 def zeroed(w):
     w[..., 0] = 0
     return named(means(w))
@@ -115,7 +143,7 @@ def zeroed(w):
 RIGHT = {
     "answer-rank": [
         lambda z, token: 1 + (z > mine(z, token)).sum(-1),
-        lambda z, token: (z > z[..., [token]]).sum(-1).float() + 1,
+        lambda z, token: (z > z[..., [token]]).sum(-1).int() + 1,
         rank_in_a_loop,
         lambda z, token: z.size(-1) - (z <= mine(z, token)).sum(-1) + 1,
     ],
@@ -139,6 +167,9 @@ WRONG = {
         (lambda z, a: z.softmax(-1)[..., a], "whole numbers"),
         (lambda z, a: 1 + (z > mine(z, a)).sum(-1, keepdim=True), "axis of the vocabulary"),
         (lambda z, a: z > mine(z, a), "a number for each token"),
+        (lambda z, a: (z > mine(z, a)).sum(-1).float() + 1, "whole numbers, got torch.float32"),
+        (lambda z, a: 1 + (z > z[..., a]).sum(-1), "Keep the axis of the one logit"),
+        (lambda z, a: 1 + (z > mine(z, a)).sum(0), "the first axis is gone"),
         (lambda z, a: 1 + (z > mine(z, a)).sum(), "one number for all rows"),
         (in_place, "work on a copy"),
         (lambda z, a: None, "is a return missing?"),
@@ -159,6 +190,9 @@ WRONG = {
             lambda t, a, b, c, n: best(cos(t, wanted(F.normalize(t, dim=1), a, b, c)), (a, b, c), n),
             "before it adds them",
         ),
+        (lambda t, *abcn: by_lengths(t - t.mean(0), *abcn), "takes the mean of all rows off first"),
+        (zero_for_inputs, "a cosine of 0, which is more"),
+        (filtered_late, "leave them out first, and then take as many"),
         (lambda t, *abcn: by_lengths(t, *abcn)[::-1], "the nearest first"),
         (lambda t, a, b, c, n: cos(t, wanted(t, a, b, c)), "the cosines? Sort them"),
         (lambda t, a, b, c, n: by_lengths(t, a, b, c, n + 1), "ids, got"),
@@ -174,6 +208,10 @@ WRONG = {
         ),
         (lambda w: named(means(w, torch.arange(w.size(-1) - 1, w.size(-1)))), "the last row only"),
         (tops, "one row is no habit"),
+        (votes, "counts the rows"),
+        (itself, "takes the row itself"),
+        (lambda w: named(means(w, torch.arange(w.size(-1) // 2 + 1, w.size(-1)))), "out the first row of the second"),
+        (lambda w: named(means(w, torch.arange(w.size(-1) // 2, w.size(-1) - 1))), "out the last row of the second"),
         (lambda w: named(means(w, shift=-1)), "one place left"),
         (lambda w: named(means(w.transpose(1, 2))), "rows and columns exchanged"),
         (lambda w: named(means(w)[:3]), "never says first"),

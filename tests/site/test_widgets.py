@@ -59,7 +59,7 @@ MEAN = torch.randn(384, generator=made) / 2  # (C,)
 
 THINGS = {
     "next-tokens": widgets.next_tokens(PROMPTS, LOGITS, symbol),
-    "attention-view": widgets.attention_view(TEXTS, ATTENTION, (3, 1), {"induction": (3, 1), "previous": (4, 2)}),
+    "attention-view": widgets.attention_view(TEXTS, ATTENTION, (3, 1), {"induction": (3, 1), "previous": (4, 2)}, 4),
     "lens-grid": widgets.lens_grid(LENS_TEXTS, LENS, ANSWERS, symbol),
     "word-arithmetic": widgets.arithmetic(
         WORDS, EMBEDDINGS, [("king", "man", "woman"), ("Paris", "word1", "word2")],
@@ -195,7 +195,10 @@ def test_known_heads_and_keys_and_pointing(visit):
     """A failure would shut out who uses no mouse, or show one row under the name of another."""
     with visit("") as seen:
         whole, page = put(seen.page, "attention-view"), seen.page
-        known = whole.get_by_role("button", name="previous: L4H2")
+        tokens = read(TEXTS[0])  # the token that the page names is chosen first, and the last of a text otherwise
+        assert f": {tokens[4]} looks at" in whole.get_by_role("status").inner_text()
+        whole.locator(".line label").nth(len(tokens) - 1).click()
+        known = whole.get_by_role("button", name="previous: 4.2")
         assert known.get_attribute("aria-pressed") == "false"
         known.focus()
         page.keyboard.press("Enter")
@@ -340,6 +343,10 @@ def test_a_word_that_is_no_token_or_not_in_the_list_is_said_to_be_so(visit):
             field.fill(typed)
             page.keyboard.press("Enter")
             assert said.inner_text().startswith(f"Nearest to {word} − man + woman: ")
+            folded = f"“{typed.strip()}” is not in the list: this is the answer for “{word}”, which is another one to "
+            assert said.inner_text().endswith(folded + "the model.")
+            page.keyboard.press("Enter")
+            assert "not in the list" not in said.inner_text()
             assert (field.input_value(), field.get_attribute("aria-invalid")) == (word, "false")
         whole.get_by_role("button", name="Paris − word1 + word2").click()
         assert said.inner_text().startswith("Nearest to Paris − word1 + word2: ")
