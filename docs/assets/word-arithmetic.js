@@ -12,6 +12,7 @@ class WordArithmetic extends Fed {
     Object.assign(this, about);
     this.places = new Map(this.words.map((word, i) => [word, i]));
     this.vectors = this.unpacked(tensors);
+    this.folded = []; // for each field, the word that stands for what was typed
 
     const list = element("datalist", { id: fresh("words") }, ...this.words.map((value) => element("option", { value })));
     this.inputs = ["", "−", "+"].map((sign, i) => {
@@ -21,7 +22,10 @@ class WordArithmetic extends Fed {
       input.value = this.examples[0][i];
       input.setAttribute("aria-label", ["first word", "minus", "plus"][i]);
       input.addEventListener("change", () => this.show());
-      input.addEventListener("input", () => this.places.has(input.value.trim()) && this.show());
+      input.addEventListener("input", () => {
+        this.folded[i] = undefined;
+        if (this.places.has(input.value.trim())) this.show();
+      });
       return { input, field: element("span", {}, sign, input) };
     });
     const form = element("form", { className: "sum" }, ...this.inputs.map(({ field }) => field), list);
@@ -40,6 +44,7 @@ class WordArithmetic extends Fed {
     const examples = this.examples.map((words) =>
       button(`${words[0]} − ${words[1]} + ${words[2]}`, () => {
         this.inputs.forEach(({ input }, i) => (input.value = words[i]));
+        this.folded = [];
         this.show();
       }),
     );
@@ -86,6 +91,7 @@ class WordArithmetic extends Fed {
 
   show() {
     const found = this.inputs.map(({ input }) => this.find(input.value));
+    found.forEach((one, i) => one.word !== one.typed && (this.folded[i] = one)); // until the field is written in
     this.inputs.forEach(({ input }, i) => {
       input.setAttribute("aria-invalid", Boolean(found[i].trouble));
       if (!found[i].trouble) input.value = found[i].word;
@@ -106,8 +112,8 @@ class WordArithmetic extends Fed {
     const left = this.without.input.checked ? cosines.filter(([, i]) => !places.includes(i)) : cosines;
     const nearest = left.sort(([p, i], [q, j]) => q - p || i - j).slice(0, SHOWN);
     const [first, second, third] = found.map(({ word }) => word);
-    const folded = found
-      .filter(({ word, typed }) => word !== typed)
+    const folded = this.folded
+      .filter((one, i) => one?.word === found[i].word)
       .map(({ word, typed }) => ` “${typed}” is not in the list: this is the answer for “${word}”, which is another one to the model.`);
     this.about.textContent = `Nearest to ${first} − ${second} + ${third}: ${this.words[nearest[0][1]]}, with a cosine of ${number(nearest[0][0])}.${folded.join("")}`;
     this.list.replaceChildren(
