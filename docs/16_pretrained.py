@@ -550,8 +550,8 @@ claim("hood_name_first", first_time[-1], known(0.05, 0.08), kind="statistical")
 whether(
     "hood_name",
     all(p < q for p, q in zip(without, second_time, strict=True))
-    and without[-1] <= first_time[-1],
-    "That is no more than the first time, when nobody could know the name",
+    and without[-1] < first_time[-1],
+    "That is less than the first time, when nobody could know the name",
     "The first time, when nobody could know the name, it has another",
 )
 

@@ -198,6 +198,7 @@ def test_known_heads_and_keys_and_pointing(visit):
         tokens = read(TEXTS[0])  # the token that the page names is chosen first, and the last of a text otherwise
         assert f": {tokens[4]} looks at" in whole.get_by_role("status").inner_text()
         whole.locator(".line label").nth(len(tokens) - 1).click()
+        page.mouse.move(0, 0)
         known = whole.get_by_role("button", name="previous: 4.2")
         assert known.get_attribute("aria-pressed") == "false"
         known.focus()
