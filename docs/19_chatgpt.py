@@ -2,7 +2,7 @@
 r"""
 # From here to ChatGPT
 
-Pretraining makes a model that continues a text. A short training on requests with their answers makes one that answers, and pairs of a better and a worse answer move it towards what people prefer.
+Pretraining makes a model that continues, a short training on requests makes one that answers, and pairs of a better and a worse answer move it towards what people prefer.
 
 [Page 9](09_training.py) trained a model on plays. This page trains it twice more, in small, and measures what each training brings and what it breaks. First come requests with their answers. That is called **supervised
 fine-tuning**. Then come pairs of answers, of which one is preferred.
@@ -14,6 +14,7 @@ Ask the model of page 9 for something. It has {{ sft_parameters:,}} parameters, 
 
 # %%
 import copy
+import math
 
 import torch
 import torch.nn.functional as F
@@ -51,10 +52,10 @@ assert len(tokenizer.encode(END)) == 1
 
 # %% [markdown]
 r"""
-To get an answer, write the chat up to where A begins, let the model go on, and stop at the sign. Without it, the model would ask itself the next question. The sign must be one that no answer needs. The whole text of page 9 holds it
-{{ sft_dollars }} time. Larger models have signs of their own for this, which no typed text can produce.
+To get an answer, write the chat up to where A begins, let the model go on, and stop at the sign. Without it nothing says that the answer is over, and the model writes on until it is cut off. The sign must be one that no answer needs. In the whole text of page 9, the
+count of it is {{ sft_dollars }}. Larger models have [special tokens](15_tokens.py) for this, which no typed text can produce.
 
-For a second question, the whole chat so far goes in again, as above. That is all the memory that there is.
+For a second question, the whole chat so far goes in again, as above, as long as it fits into the window. That is all the memory that there is.
 
 ## The instruction set
 
@@ -69,13 +70,14 @@ held = instructions.word_examples(held_words)
 claim("sft_examples", len(examples))
 claim("sft_held", len(held))
 claim("sft_held_words", len(held_words))
-shown = [e for e in examples if e.request.endswith(("moon", "Anna"))]
+shown = [e for e in examples if e.request.endswith(("fish", "Anna"))]
+assert {e.task for e in shown} == {*instructions.TASKS, "meet"}
 display.table([(e.task, e.request, e.answer) for e in shown], ("task", "Q", "A"))
 
 # %% [markdown]
 r"""
 One word in six is held out from all tasks. We test on the {{ sft_held }} requests with those {{ sft_held_words }} words, at temperature 0. An answer counts if it is right to the letter. Who learns the
-{{ sft_examples }} examples by heart, and nothing else, gets none of them. "Meet" has two answers, a kind one and a rude one. We shall need them later.
+{{ sft_examples }} examples by heart, and nothing else, gets next to none of them. "Meet" has two answers, a kind one and a rude one. We shall need them later.
 
 ## The loss counts answers only
 
@@ -96,7 +98,8 @@ display.table(
 
 # %% [markdown]
 r"""
-Targets are inputs shifted by one, as always. So the *last* token of the request has a target that counts: the first token of the answer. The shorter row is filled up at its end, where any input will do and no target counts.
+Targets are inputs shifted by one, as always. So the *last* token of the request has a target that counts: the first token of the answer. The shorter row is filled up at its end, where no target counts and any input will do: it stands after all that counts, and the model
+looks at no later token.
 """
 
 # %%
@@ -174,7 +177,7 @@ def mean(shares):
 before, after = right(pretrained, held), right(tuned, held)
 claim("sft_steps", settings.steps)
 claim("sft_before", mean(before), (0, 0.1), kind="statistical")
-claim("sft_after", mean(after), (0.5, 1) if known else None, kind="statistical")
+claim("sft_after", mean(after), (0.8, 1) if known else None, kind="statistical")
 display.table(
     [(task, f"{before[task]:.0%}", f"{after[task]:.0%}") for task in before],
     header=("task", "before", "after"),
@@ -199,7 +202,7 @@ display.table(
 
 # %% [markdown]
 r"""
-From {{ sft_before:.0%}} to {{ sft_after:.0%}}, in {{ sft_steps }} steps, on words that no example held. The model learned to *answer*. But what has it learned of the tasks? Ask in other ways than the examples did.
+From {{ sft_before:.0%}} to {{ sft_after:.0%}}, in {{ sft_steps }} steps, on words that no example held. (Before, nothing could count, for no answer ended.) The model learned to *answer*. But what has it learned of the tasks? Ask in other ways than the examples did.
 """
 
 # %%
@@ -213,8 +216,8 @@ ways = {
     "words of three letters": right(tuned, instructions.word_examples(shorter)),
     "held-out words, as second question": right(tuned, held, turn),
 }
-claim("sft_longer", mean(ways["words of five letters"]), (0, 0.4), kind="statistical")
-claim("sft_second", mean(right(tuned, held, turn)), (0, 0.4), kind="statistical")
+claim("sft_longer", mean(ways["words of five letters"]), (0, 0.15), kind="statistical")
+claim("sft_second", mean(right(tuned, held, turn)), (0, 0.15), kind="statistical")
 display.table(
     [(way, *(f"{share:.0%}" for share in each.values())) for way, each in ways.items()],
     header=("asked about", *after),
@@ -222,10 +225,10 @@ display.table(
 
 # %% [markdown]
 r"""
-So it learned less than the first table seemed to say. With one letter more it gets {{ sft_longer:.0%}} right, and as a second question in the same chat {{ sft_second:.0%}}. It has not learned what a word is. It has learned at which *places* of the window to look. Held-out
-words alone would never have shown this. A test must be held out in the way that matters. And a model that shall answer a second question must be trained on chats that have one.
+So it learned less than the first table seemed to say. With one letter more it gets {{ sft_longer:.0%}} right, and as a second question in the same chat {{ sft_second:.0%}}. That looks like rules about *places* in the window, where every request of the examples stood, and not about words. Held-out
+words alone would never have shown this. A test must be held out in the way that matters. For second questions, we expect, the examples must be chats that have them.
 
-## Two controls
+## Controls, and what was forgotten
 
 What did the mask bring, and what did pretraining? Train twice more with the same steps: once with all targets counted, and once from fresh random weights.
 """
@@ -293,26 +296,30 @@ for name, key in (
 claim("sft_old_before", old["pretrained"], kind="statistical")
 claim("sft_old_after", old["fine-tuned"], kind="statistical")
 claim("sft_old_mixed", old["old text mixed in"], kind="statistical")
+lost = old["old text mixed in"] - old["pretrained"]
+claim("sft_old_lost", lost, kind="statistical")
+claim("sft_blind", math.log(tokenizer.vocab_size), kind="tolerance")
 if known:
-    assert mean(shares["without the mask"]) < mean(after)
-    assert mean(shares["without pretraining"]) > 0.5
-    assert mean(shares["old text mixed in"]) > 0.5
-    forgotten = old["fine-tuned"] - old["pretrained"]
-    assert forgotten > 1
-    assert old["old text mixed in"] - old["pretrained"] < forgotten / 2
+    assert mean(shares["without the mask"]) < mean(after) - 0.1
+    assert mean(shares["without pretraining"]) > mean(after) - 0.15
+    assert mean(shares["old text mixed in"]) > 0.7
+    assert old["fine-tuned"] > math.log(tokenizer.vocab_size)
+    assert old["fine-tuned"] > old["without the mask"]
+    assert old["old text mixed in"] < old["pretrained"] + 1
 
 # %% [markdown]
 r"""
-**The mask.** Without it, {{ sft_unmasked:.0%}} are right, and not {{ sft_after:.0%}}. Only {{ sft_answer_share:.0%}} of the tokens belong to answers. The rest of the gradient teaches to foretell which word somebody will ask about, which nobody can. With more steps the gap may close.
+**The mask.** Without it, {{ sft_unmasked:.0%}} are right, and not {{ sft_after:.0%}}. Only {{ sft_answer_share:.0%}} of the tokens belong to answers. The rest goes to the form of the request, which is soon learned, and to the word that is asked about, which nobody can foretell. With more steps the gap may
+close. Without the mask the model forgets less, too: look at the last column.
 
-**Forgetting.** The loss on the first {{ sft_part:,}} tokens of the validation text was {{ sft_old_before:.2f}} nats. After fine-tuning it is {{ sft_old_after:.2f}}. That is worse than guessing blindly. The model has become one that answers and does nothing else. With the old
-text mixed in it is {{ sft_old_mixed:.2f}}, with {{ sft_mixed:.0%}} of the requests right. That costs a third more steps.
+**Forgetting.** The loss on the first {{ sft_part:,}} tokens of the validation text was {{ sft_old_before:.2f}} nats. After fine-tuning it is {{ sft_old_after:.2f}}. That is worse than a blind guess, which costs {{ sft_blind:.2f}}. The model no longer continues plays. With the old
+text mixed in it is {{ sft_old_mixed:.2f}}, with {{ sft_mixed:.0%}} of the requests right. Most of the damage is gone, and not all: {{ sft_old_lost:.2f}} nats are still missing. It costs a third more steps.
 
-**Pretraining.** The fresh model gets {{ sft_fresh:.0%}}. On these tasks, pretraining bought nothing. That is no accident. To copy letters one need not know English.
+**Pretraining.** The fresh model gets {{ sft_fresh:.0%}}. On these tasks, in this run, pretraining bought nothing. That is no accident. To copy letters one need not know English.
 
 ## What pretraining bought
 
-Take a task that needs English. "Tell me" is to be answered with a sentence. We wrote three dozen, hold out six, and measure the loss on those. Both models get thirty steps.
+Take a task that needs English. "Tell me" is to be answered with a sentence. We wrote {{ tell_lines }} of them, hold out {{ tell_held }}, and measure the loss on those. Both models get {{ tell_steps }} steps.
 """
 
 # %%
@@ -349,10 +356,15 @@ from IPython.display import display as show
 from gptbook import sampling
 
 best = {name: min(each) for name, each in on_held.items()}
+claim("tell_lines", len(told) + len(held_lines))
+claim("tell_held", len(held_lines))
+claim("tell_steps", short.steps)
+claim("tell_end", on_held["pretrained"][-1], kind="statistical")
 claim("tell_pretrained", best["pretrained"], kind="statistical")
 claim("tell_fresh", best["fresh"], kind="statistical")
 if known:
     assert best["pretrained"] < best["fresh"] - 0.3
+    assert on_held["pretrained"][-1] > best["pretrained"]
 start = torch.tensor([tokenizer.encode(chat("tell me"))] * 4)  # (B, T)
 for name, model in tellers.items():
     generator = torch.Generator().manual_seed(1)
@@ -362,8 +374,8 @@ for name, model in tellers.items():
 
 # %% [markdown]
 r"""
-Here pretraining is worth {{ tell_pretrained:.2f}} against {{ tell_fresh:.2f}} nats. Thirty sentences cannot teach a language. They can tell a model that has one when to use it. This is the division of labour in large models too: what they know comes from pretraining, and fine-tuning brings
-it out in the form of answers ([Zhou et al. 2023](https://arxiv.org/abs/2305.11206)). See also how soon the loss on held-out sentences turns up again: with so few examples, a handful of steps is enough.
+At the best of the four looks, the pretrained model has {{ tell_pretrained:.2f}} nats and the fresh one {{ tell_fresh:.2f}}. A handful of sentences cannot teach a language. They can tell a model that has one when to use it. So it is in large models too, Zhou and others argue: what they know comes from pretraining, and fine-tuning brings
+it out in the form of answers ([Zhou et al. 2023](https://arxiv.org/abs/2305.11206)). The pretrained model turns soon. At the last look, from which the samples are, it has {{ tell_end:.2f}} nats: it learns its few sentences by heart.
 
 ## Preferences
 
@@ -373,9 +385,9 @@ Take five answers to "meet Anna". A reference model gives each a chance. Each ha
 
 $$ P(a \succ b) = \sigma(r_a - r_b), \qquad \sigma(u) = \frac{1}{1 + e^{-u}} . $$
 
-This is the model of Bradley and Terry. It has the shape of a softmax over two. ($\sigma$ is the logistic function here, and not a standard deviation.)
+This is the model of Bradley and Terry. It has the shape of a softmax over two. Only differences of rewards matter: add one number to all of them, and every chance stays. ($\sigma$ is the logistic function here, and not a standard deviation.)
 
-First, **a reward model**. Let people compare the three answers that the reference often gives. Describe an answer by how many times it says "hail" and how many times "fool". Then fit a weight for each, so that the chances above fit the choices.
+First, **a reward model**. Let people compare the three answers that the reference often gives. Describe an answer by how many times it says "hail" and how many times "fool". Then fit a weight for each, so that the chances above fit the choices. We let so many people choose that the shares are the chances themselves. (LBFGS is an optimizer for small problems without noise. It also uses how the slope has changed.)
 """
 
 # %%
@@ -414,12 +426,14 @@ display.table(
 
 # %% [markdown]
 r"""
-On the answers that were compared, the learned reward is right. On the two others it was never asked, and is far off: each "hail" counts as much again. That happens with every reward model. Keep it in mind.
+On the answers that were compared, the learned reward has the right differences. On the two others it was never asked, and is far off: each "hail" counts as much again. A reward model can be trusted only near the answers that it was fitted to. Keep it in mind.
 
 ## As good as possible, and not too far
 
 Now change the model so that it earns more. Only reward counts? Then the best policy always gives the one answer with the highest reward. (A **policy** is what gives each answer its chance.) That throws away all else that the reference knows, and trusts the reward
 too far. So the distance from the reference gets a price. The usual distance is the **Kullback-Leibler divergence**, $\operatorname{KL}(\pi \,\|\, \rho) = \sum_a \pi_a \ln \frac{\pi_a}{\rho_a}$: how many nats the reference $\rho$ is surprised more by what the policy $\pi$ says than $\pi$ itself.
+
+Let $\beta$ be the price of one nat of distance. What should be high is the mean reward, less the price: $\sum_a \pi_a r_a - \beta \operatorname{KL}(\pi \,\|\, \rho)$.
 
 !!! theorem "The best policy near a reference"
 
@@ -463,28 +477,31 @@ print([f"{chance:.3f}" for chance in formula.tolist()])
 
 # %% [markdown]
 r"""
+It does, up to {{ policy_gap:.0e}} in the chances.
+
+
 ## What goes wrong
 
 What does $\beta$ do? A large one keeps the policy at the reference. As it falls to 0, all goes to the highest reward. That is fine with the true reward, which nobody has. Take the *learned* one, and measure what the policy earns by both.
 """
 
 # %%
-betas = torch.logspace(
+prices = torch.logspace(
     1.5, -1, 101, dtype=torch.double
 )  # (101,), from cautious to bold
-policies = torch.stack([finetuning.best_policy(reference, learned, b) for b in betas])
-earned = {"learned": policies @ learned, "true": policies @ reward}  # (101,) each
-at = earned["true"].argmax()
+policies = torch.stack([finetuning.best_policy(reference, learned, b) for b in prices])
+by_model, by_truth = policies @ learned, policies @ reward  # (101,) each
+at = by_truth.argmax()
 claim("reward_start", reference @ reward, kind="tolerance")
-claim("reward_best", earned["true"][at], (0.5, 2), kind="tolerance")
-claim("reward_end", earned["true"][-1], -2.0, 0.05, "tolerance")
-claim("reward_beta", betas[at], (0.5, 10), kind="tolerance")
-assert (earned["learned"].diff() > -1e-9).all()
+claim("reward_best", by_truth[at], (0.5, 2), kind="tolerance")
+claim("reward_end", by_truth[-1], -2.0, 0.05, "tolerance")
+claim("reward_beta", prices[at], (0.5, 10), kind="tolerance")
+assert (by_model.diff() > -1e-9).all()
 
 # %% tags=["hide-input"] alt="Reward against beta, from cautious on the left to bold on the right. The learned reward rises all the way to six. The true reward rises with it at first, reaches a peak below one, then falls far below where it began." caption="What the best policy for the learned reward earns, by the learned reward and by the true one. To the right, the policy may go further from the reference."
 fig, ax = display.figure(5.2, 2.6)
-ax.plot(betas, earned["learned"], "--", color=display.ORANGE, label="learned reward")
-ax.plot(betas, earned["true"], color=display.BLUE, label="true reward")
+ax.plot(prices, by_model, "--", color=display.ORANGE, label="learned reward")
+ax.plot(prices, by_truth, color=display.BLUE, label="true reward")
 ax.axhline(0, color=display.GREY, linewidth=1)
 ax.set_xscale("log")
 ax.invert_xaxis()
@@ -494,7 +511,7 @@ ax.legend()
 
 # %% [markdown]
 r"""
-The learned reward rises all the way. The true one rises from {{ reward_start:.2f}} to {{ reward_best:.2f}} at $\beta = ${{ reward_beta:.1f}}, and falls to {{ reward_end:.1f}}. In the end the policy says "Hail, hail, hail!" and nothing else. This is **over-optimisation**: a measure that is
+The learned reward rises all the way. The true one rises from {{ reward_start:.2f}} to {{ reward_best:.2f}} at a $\beta$ of {{ reward_beta:.1f}}, and falls to {{ reward_end:.1f}}. In the end the policy says "Hail, hail, hail!" and nothing else. This is **over-optimisation**: a measure that is
 pushed too far stops measuring ([Gao et al. 2022](https://arxiv.org/abs/2210.10760)).
 
 ## Preferences without a reward model
@@ -524,13 +541,13 @@ In the package, $\ln \pi_a$ is the sum over the tokens of an answer.
 display.source(finetuning.dpo_loss)
 
 # %%
-a, b = torch.combinations(torch.arange(5)).T  # (10,) each: all pairs
+a, b = torch.combinations(torch.arange(5)).unbind(dim=1)  # (10,) each: all pairs
 p = torch.sigmoid(reward[a] - reward[b])  # (10,)
 z = reference.log().requires_grad_()  # (N,)
 climb = torch.optim.LBFGS([z], max_iter=500, line_search_fn="strong_wolfe")
 
 
-def dpo():
+def pair_loss():
     gained = F.log_softmax(z, dim=-1) - reference.log()  # (N,)
     d = gained[a] - gained[b]  # (10,): beta is 1
     loss = -(p * F.logsigmoid(d) + (1 - p) * F.logsigmoid(-d)).mean()
@@ -539,7 +556,7 @@ def dpo():
     return loss
 
 
-climb.step(dpo)
+climb.step(pair_loss)
 gap = (F.softmax(z, dim=-1) - formula).abs().max()
 claim("dpo_policy_gap", gap, 0.0, 1e-4, "tolerance")
 now, ref = F.log_softmax(z.detach(), dim=-1), reference.log()  # (N,) each
@@ -551,9 +568,11 @@ print([f"{chance:.3f}" for chance in F.softmax(z, dim=-1).tolist()])
 
 # %% [markdown]
 r"""
+No reward was fitted, and the same five chances came out, up to {{ dpo_policy_gap:.0e}}.
+
 ## Our model learns manners
 
-Now the real thing, in small. The model with the old text mixed in greets half the people kindly and half rudely, as its examples did. Let "Hail!" be preferred to "Fool!" for every name of the examples. How likely are the two for names that were held out? And does the model still do its tasks?
+Now the real thing, in small. The model with the old text mixed in gives the kind and the rude greeting about half the chance each, to every name, as its examples did. Let "Hail!" be preferred to "Fool!" for every name of the examples. How likely are the two for names that were held out? And does the model still do its tasks?
 """
 
 # %%
@@ -590,7 +609,7 @@ measure(0)
 gentle = trainer.TrainConfig(
     batch_size=8, steps=60, learning_rate=1e-4, weight_decay=0.0, clip=1.0, seed=0
 )
-finetuning.prefer(polite, mixed, pairs, gentle, beta=0.1, look=measure)
+pair_losses = finetuning.prefer(polite, mixed, pairs, gentle, beta=0.1, look=measure)
 display.table(
     [(n, f"{k:.3f}", f"{r:.3f}", f"{t:.0%}", said) for n, k, r, t, said in track],
     header=("step", kind, rude, "tasks right", "most said"),
@@ -608,16 +627,21 @@ claim("dpo_tasks_before", track[0][3], kind="statistical")
 claim("dpo_tasks_end", track[-1][3], kind="statistical")
 claim("dpo_step_soon", track[1][0])
 claim("dpo_step_end", track[-1][0])
+claim("dpo_loss_first", pair_losses[0], kind="statistical")
+claim("dpo_loss_last", pair_losses[-1], kind="statistical")
 if known:
-    assert track[0][1] > 0.2
+    assert 0.25 < track[0][1] < 0.75
+    assert 0.25 < track[0][2] < 0.75
     assert track[1][1] > track[0][1]
     assert track[-1][2] < 0.01
+    assert track[-1][3] < track[0][3]
+    assert pair_losses[-1] < pair_losses[0]
 
 # %% [markdown]
 r"""
 After {{ dpo_step_soon }} steps, the chance of the kind answer has gone from {{ dpo_kind_before:.2f}} to {{ dpo_kind_soon:.2f}}, that of the rude one from {{ dpo_rude_before:.2f}} to {{ dpo_rude_soon:.2f}}. The names were never compared, so manners carry over. Here one should stop.
 
-Look at what comes later. The rude answer goes on falling. But the *kind* one falls as well, down to {{ dpo_kind_low:.2f}} at its lowest, and the tasks go from {{ dpo_tasks_before:.0%}} to {{ dpo_tasks_end:.0%}}. How can the loss fall when the preferred answer becomes less likely? It sees the difference of the two only. If the
+Look at what comes later. After {{ dpo_step_end }} steps the rude answer has a chance of {{ dpo_rude_end:.4f}}. But the *kind* one does not go on rising: after its peak it is down to {{ dpo_kind_low:.2f}} at its lowest. And the tasks go from {{ dpo_tasks_before:.0%}} to {{ dpo_tasks_end:.0%}}. The loss of the pairs fell all the same, from {{ dpo_loss_first:.2f}} to {{ dpo_loss_last:.3f}}. How can it fall when the preferred answer becomes less likely? It sees the difference of the two only. If the
 rude one falls faster, all is well for it. What both lose goes to answers that nobody compared. And "always preferred" has no finite reward: in the theorem, $p = 1$ asks for an infinite difference, whatever $\beta$ is. So the loss pushes on for ever. Known remedies: stop early, keep a term for the loss of page 9,
 and have people compare what the model says *now*.
 
@@ -664,7 +688,7 @@ def policy(reference, reward, beta):
     return torch.softmax(torch.log(reference) + reward / beta, dim=-1)
 
 
-bold = next(b for b in betas if policy(reference, learned, b)[-1] > 0.5)
+bold = next(b for b in prices if policy(reference, learned, b)[-1] > 0.5)
 print(f"below about {bold:.2f}")
 exercises.check("best-policy", policy)
 
@@ -694,11 +718,11 @@ exercises.check("dpo-loss", dpo)
 r"""
 ## What this page left out
 
-*RLHF.* The first assistants of this kind were trained with a reward model and reinforcement learning: the model answers, the reward model judges, and an algorithm named PPO changes the policy, with the price on distance of this page. DPO spares the reward model and the judging, and for that learns from the answers of others only.
+*RLHF.* The first assistants of this kind were trained with a reward model and reinforcement learning: the model answers, the reward model judges, and an algorithm named PPO changes the policy, with the price on distance of this page. DPO spares the reward model and the judging, and for that learns only from answers that were collected beforehand.
 
 *Safety.* What should an assistant refuse, and who decides? What happens when people try to make it say what it should not? *Tools.* An assistant that can calculate or search writes a request, reads what came back, and writes on. It is one more speaker in the play. *Reasoning.* Rewards that a program can check, such as a right result, train models to think in writing first.
 
-*Scale.* All of this is done with models many thousand times larger, on hundreds of thousands of examples. The losses are those of this page.
+*Scale.* All of this is done with models many thousand times larger. The losses for examples and for pairs are those of this page, that of PPO is not.
 
 Where to read on:
 
@@ -709,5 +733,5 @@ Where to read on:
 * Schulman et al., [Proximal policy optimization algorithms](https://arxiv.org/abs/1707.06347), and Sutton and Barto, [Reinforcement Learning: An Introduction](http://incompleteideas.net/book/the-book-2nd.html), for the theory behind.
 * Kaplan et al., [Scaling laws for neural language models](https://arxiv.org/abs/2001.08361), and Hoffmann et al., [Training compute-optimal large language models](https://arxiv.org/abs/2203.15556), for the size of things.
 
-The path of this book ends here. It began with a running mean over four numbers. [Home](index.md) has the checklist.
+The path of this book ends here. It began with characters that became numbers. [Home](index.md) has the checklist.
 """
