@@ -85,6 +85,8 @@ def read(path) -> Gguf:
                 *shape, kind, start = struct.unpack(f"<{n_dims}QIQ", file.read(8 * n_dims + 12))
                 tensors[name] = (kind, tuple(reversed(shape)), start)
             step = fields.get("general.alignment", 32)
+            if type(step) is not int or step < 1:
+                raise ValueError
             first = -(-file.tell() // step) * step
     except OSError as error:
         raise GgufError(f"{path.name}: cannot be read ({error.strerror})") from None

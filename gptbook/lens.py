@@ -70,6 +70,8 @@ def ranks(logits, token: int):
     if logits.dim() != 2:
         raise ValueError(f"logits must be of shape (L+1, V), those of one place, got {tuple(logits.shape)}")
     _check_token(token, logits.size(1))
+    if logits.isnan().any():
+        raise ValueError("the logits hold NaN: the model's weights or inputs are broken")
     above = (logits > logits[:, token, None]).sum(dim=1)  # (rows,)
     chances = logits.float().softmax(dim=1)[:, token]  # (rows,)
     return [(n + 1, chance) for n, chance in zip(above.tolist(), chances.tolist(), strict=True)]
@@ -246,14 +248,15 @@ def arithmetic(table, plus, minus=(), count: int = 8, keep_inputs: bool = False,
     what all tokens share makes none alike. Raises ValueError for a token that the table has not.
     """
     table = table.detach()
-    tokens = [*plus, *minus]
+    plus, minus = list(plus), list(minus)
+    tokens = plus + minus
     if not tokens:
         raise ValueError("no token to add or to take away: give ids, such as plus=[king, woman], minus=[man]")
     for token in tokens:
         _check_token(token, len(table))
     if centred:
         table = table - table.mean(dim=0)  # (V, C)
-    target = table[list(plus)].sum(dim=0) - table[list(minus)].sum(dim=0)  # (C,)
+    target = table[plus].sum(dim=0) - table[minus].sum(dim=0)  # (C,)
     cosines = (table @ target) / (table.norm(dim=1) * target.norm()).clamp_min(1e-30)  # (V,)
     if not keep_inputs:
         cosines[tokens] = -torch.inf
@@ -263,5 +266,9 @@ def arithmetic(table, plus, minus=(), count: int = 8, keep_inputs: bool = False,
 
 
 def _check_token(token, V):
-    if not 0 <= token < V:
-        raise ValueError(f"token must lie in 0..{V - 1}, got {token}")
+    try:
+        known = 0 <= operator.index(token) < V
+    except TypeError:
+        known = False
+    if not known:
+        raise ValueError(f"token must lie in 0..{V - 1}, got {token!r}")

@@ -98,7 +98,7 @@ def rotary(config: ModernConfig):
     Pair i turns by rope_base^(-2i/D) from each position to the next. Su et al. 2021, "RoFormer", section 3.2.
     """
     D = config.head_size
-    speed = config.rope_base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)  # (pairs,)
+    speed = float(config.rope_base) ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)  # (pairs,)
     angle = torch.arange(config.block_size, dtype=torch.float64)[:, None] * speed  # (T, pairs)
     return angle.cos().float(), angle.sin().float()
 
@@ -133,9 +133,8 @@ class CausalSelfAttention(nn.Module):
 
     def project(self, x, turn=None):
         """Queries (B, H, T, D), keys and values (B, G, T, D) of x (B, T, C); a turn (cos, sin) is for the first two."""
-        B, T, _ = x.shape
         H, G = self.n_head, self.n_kv_head
-        qkv = self.c_attn(x).view(B, T, H + 2 * G, -1).transpose(1, 2)  # (B, H+2G, T, D)
+        qkv = self.c_attn(x).unflatten(-1, (H + 2 * G, -1)).transpose(1, 2)  # (B, H+2G, T, D)
         qk, v = qkv.split((H + G, G), dim=1)
         q, k = (qk if turn is None else rotate(qk, *turn)).split((H, G), dim=1)
         return q, k, v

@@ -76,13 +76,13 @@ def load(name=None) -> Loaded:
     if name == "smollm2":
         path = _fetched("smollm2")
         return _from_gguf(path, PRESETS["smollm2"], "smollm2", assets.source("smollm2"))
-    folder = Path(name)
-    if not folder.is_dir():
+    folder = Path(name).resolve()  # of "." too the name is to be told
+    if not str(name) or not folder.is_dir():
         raise PretrainedError(
             f"there is no pretrained model and no folder {str(name)!r}: the names are {', '.join(NAMES)}, "
             f"a folder holds config.json and model.safetensors"
         )
-    return _from_folder(folder, folder.resolve().name, "folder")
+    return _from_folder(folder, folder.name, "folder")
 
 
 def available() -> str:
@@ -175,6 +175,8 @@ def _filled(config, tensors: Iterable[tuple[str, torch.Tensor]], place: str):
         if not tensor.is_floating_point():
             raise PretrainedError(f"{place}: {name} holds {tensor.dtype}, weights are floating-point numbers")
         mine.copy_(tensor)
+        if not mine.isfinite().all():
+            raise PretrainedError(f"{place}: {name} holds NaN or inf, or numbers too large for fp32: get it again")
     if own:
         more = f", and {len(own) - 1} more like it" if len(own) > 1 else ""
         raise PretrainedError(f"{place}: {min(own)} is missing{more}")
@@ -283,8 +285,19 @@ def _of_one_file(folder):
     model, cut = about["model"], about["pre_tokenizer"]
     if model["type"] != "BPE" or cut["type"] != "ByteLevel" or cut["add_prefix_space"] or about.get("normalizer"):
         raise ValueError("not byte-level BPE")
+    changed = [key for key in TOKENIZER_FIXED if model.get(key)] + ["use_regex"] * (not cut.get("use_regex", True))
+    changed += ["truncation"] * bool(about.get("truncation"))
+    if changed:
+        raise ValueError(f"{changed[0]} changes what a text becomes, and is not read here")
+    plain = [token["content"] for token in about["added_tokens"] if not token.get("special", True)]
+    if plain:
+        raise ValueError(f"the added token {plain[0]!r} is cut out of plain text, which is not done here")
     special = {token["content"]: token["id"] for token in about["added_tokens"]}
     return _numbered(model["vocab"] | special, model["merges"], special)
+
+
+# Settings of a tokenizer.json under which the merges alone do not tell what a text becomes.
+TOKENIZER_FIXED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")
 
 
 def _numbered(ids, merges, special):
@@ -312,6 +325,7 @@ def _from_folder(folder: Path, name: str, source: str) -> Loaded:
         raise PretrainedError(f"{folder.name} holds no model.safetensors: {_instead(folder)}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
+            _check_sizes(file, config, path.name)
             model = _filled(config, _gpt2_weights(file, config, path.name), path.name)
     except (safetensors.SafetensorError, OSError) as error:
         raise PretrainedError(f"{path.name}: damaged, cut short, or no safetensors ({error}): get it again") from None
@@ -358,6 +372,23 @@ def _gpt2_config(folder) -> GPTConfig:
     if about.get("n_inner") not in (None, 4 * config.n_embd):
         raise PretrainedError(f"{folder.name}: n_inner is {about['n_inner']!r}, the book's GPT has 4 n_embd")
     return config
+
+
+def _check_sizes(file, config, place):
+    """That the file has room for what config.json says, before a model of that size is made: a wrong number there may
+    ask for more memory than there is.
+    """
+    found = {key.removeprefix("transformer."): key for key in file.keys()}  # noqa: SIM118 - the file is no dictionary
+    layers = len({name.split(".")[1] for name in found if re.match(r"h\.\d+\.", name)})
+    if layers != config.n_layer:
+        raise PretrainedError(
+            f"{place}: has {layers} layers, and config.json says n_layer {config.n_layer}: get both again"
+        )
+    tables = {"wte.weight": (config.vocab_size, config.n_embd), "wpe.weight": (config.block_size, config.n_embd)}
+    for name, expected in tables.items():
+        shape = tuple(file.get_slice(found[name]).get_shape()) if name in found else expected
+        if shape != expected:
+            raise PretrainedError(f"{place}: {name} is {shape}, and config.json says {expected}: get both again")
 
 
 def _gpt2_weights(file, config, place) -> Iterator[tuple[str, torch.Tensor]]:

@@ -212,6 +212,8 @@ def to_characters(token: bytes) -> str:
 
 def from_characters(token: str) -> bytes:
     """The bytes that `to_characters` wrote. Raises ValueError for a character that stands for no byte."""
+    if not isinstance(token, str):
+        raise ValueError(f"a token must be a string, got {token!r}")
     try:
         return bytes([_CHARACTER_TO_BYTE[character] for character in token])
     except KeyError as error:
@@ -353,6 +355,8 @@ class BPETokenizer(_Tokenizer):
         _must_be_utf8(text)
         if not text:
             raise ValueError("an empty text has no pieces to make a vocabulary of")
+        if isinstance(special, str):
+            raise TypeError(f"special must be names of tokens, got one string: write [{special!r}]")
         special = list(special)
         if len(set(special)) < len(special):
             raise ValueError(f"special tokens must be distinct, got {special}")
@@ -378,6 +382,11 @@ class BPETokenizer(_Tokenizer):
         Raises ValueError naming the line, or the token, that does not fit.
         """
         ranks = ranks if isinstance(ranks, dict) else read_ranks(ranks)
+        for token, rank in ranks.items():
+            if not isinstance(token, bytes) or not token or isinstance(rank, bool) or not isinstance(rank, int):
+                raise ValueError(f"ranks must be bytes with whole numbers, got {token!r}: {rank!r}")
+            if rank < 0:
+                raise ValueError(f"ranks must be 0, 1, 2 and so on, each once: {token!r} has {rank}")
         tokens = {rank: token for token, rank in ranks.items()}
         there = tokens.keys() | set((special or {}).values())
         missing = next((rank for rank in range(max(tokens, default=0)) if rank not in there), None)
@@ -474,12 +483,13 @@ class BPETokenizer(_Tokenizer):
             if names != "all":
                 raise ValueError(f'allowed_special must be "all" or a set of names, got {names!r}: write {{{names!r}}}')
             return set(self.special)
-        unknown = sorted(set(names) - self.special.keys())
+        names = set(names)  # once: it may be a generator
+        unknown = sorted(names - self.special.keys(), key=repr)
         if unknown:
             raise ValueError(
                 f"{unknown[0]!r} is no special token here: there are {', '.join(map(repr, self.special)) or 'none'}"
             )
-        return set(names)
+        return names
 
     def tokens(self, text: str) -> list[bytes]:
         """The bytes of each token of a text."""

@@ -375,7 +375,7 @@ class WordArithmetic(_Shown):
         a, b, c = map(html.escape, self.examples[0])
         items = "".join(
             f'<li style="--p: {max(cosine, 0):.4f}"><code>{html.escape(word)}</code><span class="bar"></span>'
-            f'<span class="share">{cosine:.2f}</span></li>'.replace(">-", ">−")
+            f'<span class="share">{f"{cosine:.2f}".replace("-", "−")}</span></li>'
             for word, cosine in self.nearest(*self.examples[0], centred=True)
         )
         return (
