@@ -175,7 +175,7 @@ def _filled(config, tensors: Iterable[tuple[str, torch.Tensor]], place: str):
         if not tensor.is_floating_point():
             raise PretrainedError(f"{place}: {name} holds {tensor.dtype}, weights are floating-point numbers")
         mine.copy_(tensor)
-        if not mine.isfinite().all():
+        if not all(end.isfinite() for end in mine.aminmax()):  # NaN is both; no copy is made
             raise PretrainedError(f"{place}: {name} holds NaN or inf, or numbers too large for fp32: get it again")
     if own:
         more = f", and {len(own) - 1} more like it" if len(own) > 1 else ""
