@@ -641,7 +641,7 @@ if known:
 r"""
 After {{ dpo_step_soon }} steps, the chance of the kind answer has gone from {{ dpo_kind_before:.2f}} to {{ dpo_kind_soon:.2f}}, that of the rude one from {{ dpo_rude_before:.2f}} to {{ dpo_rude_soon:.2f}}. The names were never compared, so manners carry over. Here one should stop.
 
-Look at what comes later. After {{ dpo_step_end }} steps the rude answer has a chance of {{ dpo_rude_end:.4f}}. But the *kind* one does not go on rising: after its peak it is down to {{ dpo_kind_low:.2f}} at its lowest. And the tasks go from {{ dpo_tasks_before:.0%}} to {{ dpo_tasks_end:.0%}}. The loss of the pairs fell all the same, from {{ dpo_loss_first:.2f}} to {{ dpo_loss_last:.3f}}. How can it fall when the preferred answer becomes less likely? It sees the difference of the two only. If the
+Look at what comes later. After {{ dpo_step_end }} steps the rude answer has a chance of {{ dpo_rude_end:.0e}}. But the *kind* one does not go on rising: after its peak it is down to {{ dpo_kind_low:.2f}} at its lowest. And the tasks go from {{ dpo_tasks_before:.0%}} to {{ dpo_tasks_end:.0%}}. The loss of the pairs fell all the same, from {{ dpo_loss_first:.2f}} to {{ dpo_loss_last:.3f}}. How can it fall when the preferred answer becomes less likely? It sees the difference of the two only. If the
 rude one falls faster, all is well for it. What both lose goes to answers that nobody compared. And "always preferred" has no finite reward: in the theorem, $p = 1$ asks for an infinite difference, whatever $\beta$ is. So the loss pushes on for ever. Known remedies: stop early, keep a term for the loss of page 9,
 and have people compare what the model says *now*.
 
