@@ -9,6 +9,7 @@ os.environ["GPTBOOK_OFFLINE"] = "1"
 
 import pytest
 from hypothesis import settings
+from outside import asset
 
 settings.register_profile("book", deadline=None, derandomize=True, database=None)
 settings.load_profile("book")
@@ -24,12 +25,5 @@ def tiny_config():
 
 @pytest.fixture(scope="session")
 def smollm2_file():
-    """The weights of SmolLM2, fetched if need be: the one thing for which tests turn to the network."""
-    from gptbook import assets
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("GPTBOOK_OFFLINE", raising=False)
-        try:
-            return assets.fetch("smollm2")
-        except assets.AssetError as error:
-            pytest.skip(f"this needs the weights of SmolLM2: {error}")
+    """The weights of SmolLM2, fetched if need be."""
+    return asset("smollm2")

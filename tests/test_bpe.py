@@ -14,6 +14,7 @@ import regex
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outside import asset
 
 from gptbook import corpora, tokenizers
 from gptbook.tokenizers import (
@@ -58,16 +59,6 @@ def one_line(error) -> str:
 
 
 # What it is held against ----------------------------------------------------------------------------------------------
-
-
-def asset(name):
-    """The path of a file from outside, or the reason why the test cannot be made here."""
-    from gptbook import assets
-
-    try:
-        return assets.fetch(name)
-    except assets.AssetError as error:
-        pytest.skip(f"{name} cannot be had here: {error}")
 
 
 @pytest.fixture(scope="module")
