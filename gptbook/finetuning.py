@@ -21,38 +21,48 @@ def encode(tokenizer, example: Example) -> tuple[list[int], list[int]]:
 
 
 def batch(pieces, masked: bool = True):
-    """Pairs (prompt, answer) of token ids as a batch: inputs x (B, T) and targets y (B, T), both int64.
+    """Pairs (prompt, answer) of token ids as a batch: inputs x (B, T) and targets y (B, T), int64.
 
-    Rows are filled up to the longest. A target is IGNORE where the row is filling, and, with `masked`, where it is a
-    token of the prompt. Raises ValueError if there is no row, or a piece of one is empty.
+    Rows are filled up to the longest. A target is IGNORE where the row is filling, and, with
+    `masked`, where it is a token of the prompt. Raises ValueError if there is no row, or a piece of
+    one is empty.
     """
     if not pieces or not all(prompt and answer for prompt, answer in pieces):
-        raise ValueError("a batch needs at least one row, and in each a prompt and an answer that are not empty")
+        raise ValueError("a batch needs a row, and in each a prompt and an answer, not empty")
     T = max(len(prompt) + len(answer) for prompt, answer in pieces) - 1
     x = torch.zeros(len(pieces), T, dtype=torch.long)  # (B, T)
     y = torch.full((len(pieces), T), IGNORE)  # (B, T)
     for i, (prompt, answer) in enumerate(pieces):
         row = torch.tensor([*prompt, *answer])
-        first = len(prompt) - 1 if masked else 0  # at its last token the prompt asks for the answer's first
+        first = len(prompt) - 1 if masked else 0  # the prompt's last token asks for the answer
         x[i, : len(row) - 1] = row[:-1]
         y[i, first : len(row) - 1] = row[first + 1 :]
     return x, y
 
 
 def finetune(
-    model, pieces, config: TrainConfig, *, masked: bool = True, replay=None, every: int = 4, look=None
+    model,
+    pieces,
+    config: TrainConfig,
+    *,
+    masked: bool = True,
+    replay=None,
+    every: int = 4,
+    look=None,
 ) -> list[float]:
-    """Train `model` in place on random batches of pairs (prompt, answer): the loss of each step, in nats a token.
+    """Train `model` in place on random batches of pairs (prompt, answer): each step's loss, in nats.
 
-    With `replay`, the tokens (N,) of a text, one step in `every` reads windows of that text instead, a third as many
-    rows. `look(step)` is called after each step, counted from 1. The model is afterwards in evaluation mode.
+    With `replay`, the tokens (N,) of a text, one step in `every` reads windows of that text instead,
+    a third as many rows. `look(step)` is called after each step, counted from 1. The model is
+    afterwards in evaluation mode.
     """
+    window, old_rows = model.config.block_size, max(1, config.batch_size // 3)
     optimizer = make_optimizer(model.train(), config)
     random = torch.Generator().manual_seed(config.seed)
     losses = []
     for step in range(config.steps):
         if replay is not None and (step + 1) % every == 0:
-            x, y = get_batch(replay, model.config.block_size, max(1, config.batch_size // 3), random)  # (B, T) each
+            x, y = get_batch(replay, window, old_rows, random)  # (B, T) each
         else:
             chosen = torch.randint(len(pieces), (config.batch_size,), generator=random)  # (B,)
             x, y = batch([pieces[i] for i in chosen.tolist()], masked)  # (B, T) each
@@ -79,27 +89,29 @@ def answers(model, tokenizer, prompts: list[str], max_new_tokens: int = 12) -> l
 def log_probability(model, x, y):
     """The logarithm of the chance of all targets of a row that are not IGNORE: x and y (B, T) -> (B,)."""
     logits = model(x)  # (B, T, V)
-    return -F.cross_entropy(logits.transpose(1, 2), y, ignore_index=IGNORE, reduction="none").sum(dim=-1)  # (B,)
+    loss = F.cross_entropy(logits.transpose(1, 2), y, ignore_index=IGNORE, reduction="none")  # (B, T)
+    return -loss.sum(dim=-1)  # (B,)
 
 
 def dpo_loss(chosen, rejected, reference_chosen, reference_rejected, beta: float):
-    """The loss of direct preference optimisation, a mean over pairs of answers (Rafailov et al. 2023, equation 7).
+    """The loss of direct preference optimisation, a mean over pairs (Rafailov et al. 2023, eq. 7).
 
-    Four times logarithms of chances (B,): of the preferred answers and of the others, as the model gives them, then as
-    the reference does. `beta` is what a nat of distance from the reference costs in reward.
+    Four times logarithms of chances (B,): of the preferred answers and of the others, as the model
+    gives them, then as the reference does. `beta` is the price of a nat of distance from it.
     """
     margin = (chosen - reference_chosen) - (rejected - reference_rejected)  # (B,)
     return -F.logsigmoid(beta * margin).mean()
 
 
 def prefer(model, reference, pairs, config: TrainConfig, beta: float, look=None) -> list[float]:
-    """Train `model` in place on pairs (better, worse), each as `encode` gives it: the DPO loss of each step.
+    """Train `model` in place on pairs (better, worse), each as of `encode`: each step's DPO loss.
 
-    `reference` is a copy of the model as it was before, and stays so. `look(step)` is called after each step. The
-    model is afterwards in evaluation mode.
+    `reference` is a copy of the model as it was before, and stays so. `look(step)` is called after
+    each step, counted from 1. The model is afterwards in evaluation mode.
     """
     N = len(pairs)
-    x, y = batch([better for better, _ in pairs] + [worse for _, worse in pairs])  # (2N, T) each
+    better, worse = zip(*pairs, strict=True)
+    x, y = batch([*better, *worse])  # (2N, T) each
     with torch.no_grad():
         before = log_probability(reference, x, y)  # (2N,)
     optimizer = make_optimizer(model.train(), config)
@@ -125,5 +137,5 @@ def prefer(model, reference, pairs, config: TrainConfig, beta: float, look=None)
 
 
 def best_policy(reference, reward, beta: float):
-    """The chances that earn the most reward less beta times their KL from `reference`: both (N,) -> (N,)."""
+    """The chances with the most reward, less beta times their KL from `reference`: (N,) -> (N,)."""
     return F.softmax(reference.log() + reward / beta, dim=-1)  # (N,)

@@ -109,7 +109,7 @@ def test_filling_changes_nothing(gpt):
 @pytest.mark.parametrize("pieces", [[], [([], [1])], [([1], [])], [([1], [2]), ([1, 2], [])]])
 def test_an_empty_piece_is_refused(pieces):
     """If this fails, a row that asks nothing, or answers nothing, makes the loss NaN."""
-    with pytest.raises(ValueError, match="a batch needs at least one row"):
+    with pytest.raises(ValueError, match="a batch needs a row"):
         batch(pieces)
 
 
