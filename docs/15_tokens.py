@@ -302,7 +302,7 @@ r"""
 
 GPT-2's tokenizer is such a list of merges, learned on text from the web. Its {{ gpt2_vocabulary:,}} tokens are {{ bytes_there_are }} bytes, {{ gpt2_merges:,}} merges,
 and one token that is no piece of text: `<|endoftext|>`, number {{ gpt2_end:,}}, the sign that one document ends and another begins. We load the list into our own class. Later models have other lists
-and other patterns. The files came from: {{ vocabulary_source }}. Each is known by its sha256.
+and other patterns. The files came from: {{ vocabulary_source }}. Each is known by its fingerprint.
 """
 
 # %%
