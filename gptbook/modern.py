@@ -153,8 +153,8 @@ class CausalSelfAttention(nn.Module):
     def read(self, weights, v):
         """What weights (B, H, T, S+T) make of values (B, G, S+T, D), the heads side by side: (B, T, C)."""
         (B, H, T, _), shared = weights.shape, self.shared
-        y = weights.reshape(B, H // shared, shared * T, -1) @ v  # (B, G, shared*T, D)
-        return y.view(B, H, T, -1).transpose(1, 2).flatten(2)  # (B, T, C)
+        y = weights.reshape(B, H // shared, shared * T, v.size(-2)) @ v  # (B, G, shared*T, D)
+        return y.view(B, H, T, v.size(-1)).transpose(1, 2).flatten(2)  # (B, T, C)
 
 
 class MLP(nn.Module):
