@@ -20,6 +20,7 @@ from pathlib import Path
 import pooch  # noqa: F401  before the clock of the slow servers below starts
 import pytest
 import requests  # noqa: F401  likewise
+from outside import reply
 
 from gptbook import assets
 
@@ -245,15 +246,6 @@ def serve(monkeypatch):
 
 def wanted(handler):
     return CONTENT[handler.path.rpartition("/")[2]]
-
-
-def reply(handler, content, status=200, length=None, **headers):
-    handler.send_response(status)
-    handler.send_header("Content-Length", str(len(content) if length is None else length))
-    for name, value in headers.items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(content)
 
 
 def good(handler, over):

@@ -20,6 +20,7 @@ import pytest
 import requests  # noqa: F401  likewise
 from hypothesis import given
 from hypothesis import strategies as st
+from outside import reply
 
 from gptbook import assets, corpora
 
@@ -232,15 +233,6 @@ def serve(monkeypatch):
     for server in servers:
         server.shutdown()
         server.server_close()
-
-
-def reply(handler, content, status=200, length=None, **headers):
-    handler.send_response(status)
-    handler.send_header("Content-Length", str(len(content) if length is None else length))
-    for name, value in headers.items():
-        handler.send_header(name, value)
-    handler.end_headers()
-    handler.wfile.write(content)
 
 
 def good(handler, over):
