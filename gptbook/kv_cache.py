@@ -125,7 +125,7 @@ def generate(
     """
     check_request(idx, max_new_tokens)
     V, T = model.config.vocab_size, model.config.block_size
-    with evaluating(model):
+    with evaluating(model), torch.inference_mode():
         cache = None
         for _ in range(max_new_tokens):
             if idx.size(1) > T:
@@ -135,7 +135,7 @@ def generate(
                 logits, cache = forward(model, new, cache)
             token = next_token(logits[:, -1, :V], temperature, top_k, generator, top_p)  # (B,)
             idx = torch.cat((idx, token[:, None]), dim=1)  # (B, length): one token longer
-    return idx
+    return idx.clone()  # outside, so that it is a tensor like any other
 
 
 def multiply_adds(config, tokens: int, kept: int = 0) -> int:

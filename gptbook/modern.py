@@ -18,6 +18,7 @@ from gptbook.model import ACTIVATIONS, GPT
 
 NORMS, POSITIONS = ("rms", "layer"), ("rotary", "learned")
 GATES = {"swiglu": F.silu, "geglu": F.gelu}  # activation -> what the gate goes through
+LARGE = 2**17  # numbers in a matrix from which on sharing it out pays
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,24 @@ def rotate(x, cos, sin):
     return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)  # (..., T, 2pairs)
 
 
+class Linear(nn.Linear):
+    """A linear layer, x (..., in) -> (..., out), that uses all threads where x is a single vector.
+
+    Such a product takes as long as reading the matrix does, and PyTorch lets one thread read it. Here each thread has
+    its share of the rows, as one product of a batch.
+    """
+
+    def forward(self, x):
+        if x.numel() > self.in_features or self.weight.numel() < LARGE or x.device.type != "cpu":
+            return super().forward(x)
+        n = torch.get_num_threads()
+        if n == 1 or self.out_features % n or not self.weight.is_contiguous():
+            return super().forward(x)
+        shares = self.weight.view(n, -1, self.in_features)  # nothing is copied
+        y = torch.bmm(x.reshape(1, 1, -1).expand(n, 1, -1), shares.mT).view(*x.shape[:-1], -1)
+        return y if self.bias is None else y + self.bias
+
+
 class CausalSelfAttention(nn.Module):
     """H heads of queries over G heads of keys and values: x (B, T, C) -> (B, T, C); position t reads positions 0..t.
 
@@ -121,8 +140,8 @@ class CausalSelfAttention(nn.Module):
         self.n_head, self.n_kv_head = config.n_head, config.kv_heads
         self.shared = self.n_head // self.n_kv_head  # how many heads of queries read the same keys and values
         width = (self.n_head + 2 * self.n_kv_head) * config.head_size
-        self.c_attn = nn.Linear(config.n_embd, width, bias=config.bias)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.c_attn = Linear(config.n_embd, width, bias=config.bias)
+        self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.attn_dropout = nn.Dropout(config.dropout)
         self.resid_dropout = nn.Dropout(config.dropout)
 
@@ -166,9 +185,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModernConfig):
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.inner, bias=config.bias)
-        self.c_gate = nn.Linear(config.n_embd, config.inner, bias=config.bias) if config.activation in GATES else None
-        self.c_proj = nn.Linear(config.inner, config.n_embd, bias=config.bias)
+        self.c_fc = Linear(config.n_embd, config.inner, bias=config.bias)
+        self.c_gate = Linear(config.n_embd, config.inner, bias=config.bias) if config.activation in GATES else None
+        self.c_proj = Linear(config.inner, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
         self.activation = (GATES | ACTIVATIONS)[config.activation]
 
@@ -223,7 +242,7 @@ class ModernGPT(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = norm(config)
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tied:
             self.lm_head.weight = self.wte.weight
         self._init_weights()

@@ -161,10 +161,6 @@ def _filled(config, tensors: Iterable[tuple[str, torch.Tensor]], place: str):
     """
     with _NoDraws():
         model = build(config)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear) and module.out_features > module.in_features:
-            # Long rows in memory: with one token at a time, multiplying takes as long as reading the weights does.
-            module.weight.data = torch.empty(module.in_features, module.out_features).T
     own = checkpoint.weights(model)  # of two tied names only the first
     for name, tensor in tensors:
         mine = own.pop(name, None)

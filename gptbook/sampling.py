@@ -79,12 +79,12 @@ def generate(
     """
     check_request(idx, max_new_tokens)
     V, T = model.config.vocab_size, model.config.block_size
-    with evaluating(model):
+    with evaluating(model), torch.inference_mode():
         for _ in range(max_new_tokens):
             logits = model(idx[:, -T:])[:, -1, :V]  # (B, V), after the last token
             token = next_token(logits, temperature, top_k, generator, top_p)  # (B,)
             idx = torch.cat((idx, token[:, None]), dim=1)  # (B, length): one token longer
-    return idx
+    return idx.clone()  # outside, so that it is a tensor like any other
 
 
 @contextmanager

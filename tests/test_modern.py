@@ -606,3 +606,41 @@ def test_bad_tokens_are_refused_in_one_line(idx, words):
     with pytest.raises(ValueError, match=words) as caught:
         built(TINY)(idx)
     assert "\n" not in str(caught.value)
+
+
+# One vector at a time -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1,), (), (3,), (2, 1)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", [(512, 512), (384, 700), (8, 8)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_linear_layer_is_torchs_own_however_its_rows_are_shared_out(shape, bias, size, threads):
+    """A failure would mean that a model writes another text with its cache than without."""
+    torch.manual_seed(0)
+    layer = modern.Linear(*size, bias=bias)
+    x = torch.randn(*shape, size[0])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            found = layer(x)
+    finally:
+        torch.set_num_threads(before)
+    expected = F.linear(x, layer.weight, layer.bias)
+    assert found.shape == expected.shape
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_linear_layer_shares_its_rows_out(monkeypatch):
+    """The negative control of the test above: with two threads the other way is really taken."""
+    products = []
+    bmm = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda a, b: products.append(b.shape) or bmm(a, b))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    layer = modern.Linear(512, 600, bias=False)
+    with torch.no_grad():
+        layer(torch.randn(1, 1, 512))
+        assert products == [(2, 512, 300)]
+        layer(torch.randn(1, 2, 512))
+    assert len(products) == 1
