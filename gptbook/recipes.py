@@ -61,7 +61,7 @@ TRAINING = {
         snapshots=(0, 50, 300, 900),
     ),
     "under-the-hood": TrainConfig(
-        batch_size=32, steps=1000, learning_rate=2e-3, eval_every=50,
+        batch_size=32, steps=1000, learning_rate=2e-3, eval_every=100,
         snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
 }  # fmt: skip
