@@ -3,6 +3,8 @@
 Four things are exchanged, each by one field of the configuration: how a vector is normalised (RMSNorm), how a position
 is told (rotary), how many heads share a key and a value (grouped queries), and what stands between the two layers of
 the MLP (a gate). With none of them this is the GPT of page 8. With all of them it is a Llama, and SmolLM2 is one.
+Four more, later than that, are off unless asked for: a square behind the ReLU, norms without a gain, a norm for queries
+and keys, and one for the embedding.
 
 Shapes as in `model.py`, and G heads of keys and values, each read by H / G heads of queries.
 """
@@ -14,8 +16,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from gptbook.model import ACTIVATIONS, GPT
+from gptbook import model as classic
+from gptbook.model import GPT
 
+ACTIVATIONS = classic.ACTIVATIONS | {"relu2": lambda x: F.relu(x).square()}  # So et al. 2021, "Primer"
 NORMS, POSITIONS = ("rms", "layer"), ("rotary", "learned")
 GATES = {"swiglu": F.silu, "geglu": F.gelu}  # activation -> what the gate goes through
 LARGE = 2**17  # numbers in a matrix from which on sharing it out pays
@@ -27,8 +31,9 @@ class ModernConfig:
 
     `n_kv_head` heads of keys and values serve all `n_head` heads of queries (None: each has its own). `n_inner` is the
     width inside the MLP (None: four times n_embd, with a gate two thirds of that, so that its three matrices weigh as
-    much as two). `activation` is "swiglu" or "geglu", with a gate, or one of `model.ACTIVATIONS`, without. Raises
-    ValueError or TypeError naming the field that makes no sense.
+    much as two). `activation` is "swiglu" or "geglu", with a gate, or one of ACTIVATIONS, without. `gain` gives each
+    norm a factor a channel; `qk_norm` divides each query and key by its size, `embedding_norm` the embedding.
+    Raises ValueError or TypeError naming the field that makes no sense.
     """
 
     vocab_size: int = 65
@@ -46,6 +51,9 @@ class ModernConfig:
     bias: bool = False
     tied: bool = True
     dropout: float = 0.0
+    gain: bool = True
+    qk_norm: bool = False
+    embedding_norm: bool = False
 
     def __post_init__(self):
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_kv_head", "n_embd", "n_inner"):
@@ -56,7 +64,7 @@ class ModernConfig:
                 raise TypeError(f"{name} must be a whole number, got {value!r}")
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        for name in ("bias", "tied"):
+        for name in ("bias", "tied", "gain", "qk_norm", "embedding_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         for name, least, below in (("norm_eps", 0, math.inf), ("rope_base", 1, math.inf), ("dropout", 0, 1)):
