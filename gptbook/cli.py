@@ -100,7 +100,9 @@ def parser() -> Parser:
 
     train = command("train", run_train, "train a model and keep the run in a folder")
     train.add_argument(
-        "--preset", metavar="NAME", help="step-5 (the default), lets-build, lets-build-bpe, or under-the-hood"
+        "--preset",
+        metavar="NAME",
+        help="step-5 (the default), shakespeare, lets-build, ...",
     )
     train.add_argument(
         "--data", type=named, metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)"

@@ -147,6 +147,7 @@ class CausalSelfAttention(nn.Module):
         super().__init__()
         self.n_head, self.n_kv_head = config.n_head, config.kv_heads
         self.shared = self.n_head // self.n_kv_head  # how many heads of queries read the same keys and values
+        self.eps = config.norm_eps if config.qk_norm else None
         width = (self.n_head + 2 * self.n_kv_head) * config.head_size
         self.c_attn = Linear(config.n_embd, width, bias=config.bias)
         self.c_proj = Linear(config.n_embd, config.n_embd, bias=config.bias)
@@ -163,6 +164,8 @@ class CausalSelfAttention(nn.Module):
         H, G = self.n_head, self.n_kv_head
         qkv = self.c_attn(x).unflatten(-1, (H + 2 * G, -1)).transpose(1, 2)  # (B, H+2G, T, D)
         qk, v = qkv.split((H + G, G), dim=1)
+        if self.eps is not None:  # all queries and keys of one length: Henry et al. 2020
+            qk = F.rms_norm(qk, qk.shape[-1:], eps=self.eps)
         q, k = (qk if turn is None else rotate(qk, *turn)).split((H, G), dim=1)
         return q, k, v
 
@@ -212,8 +215,8 @@ class MLP(nn.Module):
 def norm(config: ModernConfig) -> nn.Module:
     """A norm over the C channels; RMSNorm divides by the root of the mean square, no more: Zhang and Sennrich 2019."""
     if config.norm == "rms":
-        return nn.RMSNorm(config.n_embd, eps=config.norm_eps)
-    return nn.LayerNorm(config.n_embd, eps=config.norm_eps, bias=config.bias)
+        return nn.RMSNorm(config.n_embd, eps=config.norm_eps, elementwise_affine=config.gain)
+    return nn.LayerNorm(config.n_embd, eps=config.norm_eps, elementwise_affine=config.gain, bias=config.bias)
 
 
 class Block(nn.Module):
@@ -247,6 +250,7 @@ class ModernGPT(nn.Module):
             cos, sin = rotary(config)
             self.register_buffer("cos", cos, persistent=False)  # (T, pairs)
             self.register_buffer("sin", sin, persistent=False)  # (T, pairs)
+        self.ln_e = norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = norm(config)
@@ -279,7 +283,7 @@ class ModernGPT(nn.Module):
         """
         here = slice(start, start + idx.size(1))
         if self.config.positions == "learned":
-            return self.wte(idx) + self.wpe.weight[here], None
-        return self.wte(idx), (self.cos[here], self.sin[here])
+            return self.ln_e(self.wte(idx) + self.wpe.weight[here]), None
+        return self.ln_e(self.wte(idx)), (self.cos[here], self.sin[here])
 
     _check = GPT._check

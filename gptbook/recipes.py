@@ -41,6 +41,9 @@ PRESETS = {
         vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_embd=768,
         activation="gelu_tanh", qkv_bias=True, tied=True, init="gpt2",
     ),
+    "shakespeare": ModernConfig(
+        block_size=128, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False
+    ),
     "smollm2": ModernConfig(
         vocab_size=49152, block_size=8192, n_layer=30, n_head=9, n_kv_head=3, n_embd=576, n_inner=1536,
         rope_base=100000.0,
@@ -64,6 +67,10 @@ TRAINING = {
         batch_size=32, steps=1000, learning_rate=2e-3, eval_every=100,
         snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
+    "shakespeare": TrainConfig(
+        batch_size=16, steps=2000, learning_rate=5e-3, warmup_steps=100, schedule="linear", weight_decay=0.1,
+        betas=(0.9, 0.95), clip=1.0, eval_every=500, optimizer="muon", precision="auto", compile=True,
+    ),
 }  # fmt: skip
 
 CORPORA = {
@@ -71,6 +78,7 @@ CORPORA = {
     "lets-build": "tinyshakespeare",
     "lets-build-bpe": "tinyshakespeare",
     "under-the-hood": "book",
+    "shakespeare": "tinyshakespeare",
 }
 OWN_VOCABULARY = ("under-the-hood",)  # the others keep V = 65 on every text
 PIECES = ("lets-build-bpe",)  # tokens are pieces of words; for the others, characters

@@ -1,6 +1,6 @@
 """Training: the configuration, the loss, the learning rate, the optimizer, what is measured, and the loop.
 
-Plain float32 and PyTorch's own AdamW. What a run leaves on disk is in `runs`.
+What a run leaves on disk is in `runs`, what makes a step fast in `engine`, and the second optimizer in `muon`.
 """
 
 import math
@@ -14,11 +14,13 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from gptbook import runs
+from gptbook import engine, runs
 from gptbook.data import get_batch, windows
 from gptbook.model import GPT
+from gptbook.muon import Muon, Together
 
 SCHEDULES = ("constant", "linear", "cosine")
+OPTIMIZERS = ("adamw", "muon")
 LOOK_EVERY = 10  # steps between two looks at the loss: reading a number makes an accelerator wait
 
 
@@ -31,6 +33,8 @@ class TrainConfig:
     """How a model is trained. `learning_rate` is the highest, reached after `warmup_steps`; `schedule` says how it
     falls from there to `min_learning_rate`, which the last step has. `clip` bounds the norm of the whole gradient.
 
+    With the optimizer "muon", AdamW keeps what is no matrix of a block, and the matrices have a rate of their own, with
+    the same schedule. `precision` and `compile` are for `engine.make`.
     Losses are measured every `eval_every` steps, and weights kept after each of the steps in `snapshots`.
     `random_batches` above 0 adds the estimate from so many random batches. Raises ValueError or TypeError naming the
     field that makes no sense.
@@ -49,16 +53,26 @@ class TrainConfig:
     random_batches: int = 0
     snapshots: tuple[int, ...] = ()
     seed: int = 1337
+    optimizer: str = "adamw"
+    matrix_learning_rate: float = 0.015
+    precision: str = "float32"
+    compile: bool = False
 
     def __post_init__(self):
         for name, least in {"batch_size": 1, "steps": 1, "eval_every": 1}.items():
             _whole(name, getattr(self, name), least)
         for name in ("warmup_steps", "random_batches", "seed"):
             _whole(name, getattr(self, name), 0)
-        for name in ("learning_rate", "min_learning_rate", "weight_decay"):
+        for name in ("learning_rate", "min_learning_rate", "weight_decay", "matrix_learning_rate"):
             _number(name, getattr(self, name))
-        if self.learning_rate <= 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
+        for name in ("learning_rate", "matrix_learning_rate"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name, known in (("optimizer", OPTIMIZERS), ("precision", engine.PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if not isinstance(self.compile, bool):
+            raise TypeError(f"compile must be True or False, got {self.compile!r}")
         if self.min_learning_rate > self.learning_rate:
             raise ValueError(
                 f"min_learning_rate must be at most learning_rate, {self.learning_rate}, got {self.min_learning_rate}"
@@ -133,11 +147,44 @@ def optimizer_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [{"params": decays, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019) over the model's parameters where they now are: move the model first."""
-    groups = optimizer_groups(model, config.weight_decay)
-    fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer | Together:
+    """AdamW (Loshchilov and Hutter 2019), or Muon with it, over the parameters where they are: move the model first.
+
+    A group's learning rate is that of the schedule times its "factor", 1 where it has none.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
+    if config.optimizer == "adamw":
+        groups = optimizer_groups(model, config.weight_decay)
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
+    groups = matrix_groups(model)
+    matrices = {id(p) for group in groups for p in group["params"]}
+    rest = [p for p in parameters if id(p) not in matrices]
+    adamw = torch.optim.AdamW(rest, lr=config.learning_rate, betas=config.betas, weight_decay=0.0, fused=fused)
+    muon = Muon(
+        groups,
+        lr=config.matrix_learning_rate,
+        weight_decay=config.weight_decay,
+        dtype=engine.dtype_of(config.precision, parameters[0].device),
+    )
+    for group in muon.param_groups:
+        group["factor"] = config.matrix_learning_rate / config.learning_rate
+    return Together(adamw, muon)
+
+
+def matrix_groups(model: nn.Module) -> list[dict]:
+    """The matrices inside the blocks, for Muon: those of queries, keys and values lie in one parameter, as "rows"."""
+    plain, packed = [], {}
+    for name, module in model.h.named_modules():
+        if not isinstance(module, nn.Linear) or not module.weight.requires_grad:
+            continue
+        if name.endswith("c_attn"):
+            C = model.config.n_embd
+            rows = (C, (module.out_features - C) // 2, (module.out_features - C) // 2)
+            packed.setdefault(rows, []).append(module.weight)
+        else:
+            plain.append(module.weight)
+    return [{"params": plain}] + [{"params": weights, "rows": list(rows)} for rows, weights in packed.items()]
 
 
 @dataclass(frozen=True)
@@ -163,19 +210,21 @@ def _looking(model):
                 module.training = mode
 
 
-def evaluate(model: GPT, tokens, batch_size: int = 64, characters: int | None = None) -> Evaluation:
+def evaluate(
+    model: GPT, tokens, batch_size: int = 64, characters: int | None = None, dtype: torch.dtype = torch.float32
+) -> Evaluation:
     """The loss over the whole of `tokens` (N,): each of its N - 1 targets once, in windows that do not overlap.
 
     The same call gives the same number, and the number does not depend on how the windows share batches, but for
-    rounding. `characters` says how many the targets stand for, where a token is not one character.
-    Raises ValueError if there is nothing to predict.
+    rounding. `characters` says how many the targets stand for, where a token is not one character; products of matrices
+    are computed in `dtype`. Raises ValueError if there is nothing to predict.
     """
     total, count = 0.0, 0
-    with _looking(model) as device:
+    with _looking(model) as device, engine.lowered(dtype, device):
         for x, y in windows(tokens, model.config.block_size, batch_size):  # each (B, T)
             x, y = x.to(device), y.to(device)
             # The last window may be short: means must be weighted, or it would count too much.
-            total += loss_fn(model(x), y).item() * y.numel()
+            total += loss_fn(model(x).float(), y).item() * y.numel()
             count += y.numel()
     return Evaluation(total / count, count, total / (characters or count) / math.log(2))
 
@@ -191,11 +240,14 @@ def estimate_loss(model: GPT, tokens, batches: int = 50, batch_size: int = 16, s
         return torch.stack(losses).mean().item()
 
 
-def update(model: GPT, optimizer, x, y, learning_rate: float, clip: float | None = None):
-    """One step of training, on inputs x (B, T) and targets y (B, T): the loss before it, a tensor without its graph."""
+def update(model: GPT, optimizer, x, y, learning_rate: float, clip: float | None = None, loss_of=None):
+    """One step of training, on inputs x (B, T) and targets y (B, T): the loss before it, a tensor without its graph.
+
+    `loss_of(x, y)` is how an engine computes the loss; plainly if it is None.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    loss = loss_fn(model(x), y)
+        group["lr"] = learning_rate * group.get("factor", 1.0)
+    loss = loss_fn(model(x), y) if loss_of is None else loss_of(x, y)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     if clip is not None:
@@ -208,8 +260,8 @@ def update(model: GPT, optimizer, x, y, learning_rate: float, clip: float | None
 class TrainResult:
     """What a training run measured: `history` is one plain dictionary a measurement, with its "step".
 
-    `seconds` and `tokens_per_second` count the updates and not the measurements, `step` the updates behind the model;
-    `interrupted` says that Ctrl-C ended the run.
+    `seconds` and `tokens_per_second` count the updates and not the measurements, nor what compilation took, which
+    the engine `used` knows; `step` the updates behind the model; `interrupted` says that Ctrl-C ended the run.
     """
 
     history: list[dict] = field(repr=False)
@@ -217,6 +269,7 @@ class TrainResult:
     tokens_per_second: float
     step: int
     interrupted: bool = False
+    used: engine.Engine | None = field(default=None, repr=False)
 
 
 def train(
@@ -257,6 +310,7 @@ def train(
         if resume:
             step, seconds, history = run.restore(model, optimizer, random)
 
+    used = _engine(model, train_tokens, config)
     losses, batch_losses = [], []  # since the last look, since the last measurement
     slowest = 0.0  # measurement so far, in seconds: the time to keep for the last one
     with _ctrl_c_noted() as ctrl_c:
@@ -277,7 +331,7 @@ def train(
                 if not history or history[-1]["step"] < step:
                     row = {"step": step, "seconds": round(seconds, 3), "learning_rate": lr_at(step, config)}
                     row["batch_loss"] = sum(batch_losses) / len(batch_losses) if batch_losses else None
-                    row |= measure(model, train_tokens, val_tokens, config, step)
+                    row |= measure(model, train_tokens, val_tokens, config, step, torch.float32 if ends else used.dtype)
                     history.append(row)
                     if run is not None:
                         run.keep(row, model, optimizer, random)
@@ -289,21 +343,37 @@ def train(
                 break
 
             x, y = get_batch(train_tokens, block_size, config.batch_size, random)  # each (B, T)
-            losses.append(update(model, optimizer, x.to(device), y.to(device), lr_at(step, config), config.clip))
+            x, y = x.to(device), y.to(device)
+            losses.append(update(model, optimizer, x, y, lr_at(step, config), config.clip, used.loss))
             step += 1
 
     speed = step * tokens_a_step / seconds if seconds else 0.0
-    return TrainResult(history, seconds, speed, step, interrupted=ctrl_c.is_set() and step < config.steps)
+    interrupted = ctrl_c.is_set() and step < config.steps
+    return TrainResult(history, seconds, speed, step, interrupted, used)
 
 
-def measure(model: GPT, train_tokens, val_tokens, config: TrainConfig, step: int) -> dict[str, float]:
+def _engine(model, tokens, config: TrainConfig) -> engine.Engine:
+    """The engine that the configuration asks for, made for batches of its shape."""
+    device, V = next(model.parameters()).device, model.config.vocab_size
+    if device.type == "cpu":
+        engine.keep_memory()
+    if config.compile and len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < V:
+        raise ValueError(f"the text holds tokens outside 0..{V - 1}: the tokenizer and vocab_size disagree")
+    x = torch.zeros(config.batch_size, model.config.block_size, dtype=torch.int64, device=device)  # (B, T)
+    return engine.make(model, loss_fn, config.precision, config.compile, (x, x))
+
+
+def measure(
+    model: GPT, train_tokens, val_tokens, config: TrainConfig, step: int, dtype: torch.dtype = torch.float32
+) -> dict[str, float]:
     """The losses of a measurement: of the whole validation part, and of as long a beginning of the training part.
 
-    With `random_batches`, the estimates from random batches too. Raises Diverged when one is not finite.
+    Products of matrices are computed in `dtype`. With `random_batches`, the estimates from random batches too, in
+    float32. Raises Diverged when one is not finite.
     """
     row = {
-        "train_loss": evaluate(model, train_tokens[: len(val_tokens)]).loss,
-        "val_loss": evaluate(model, val_tokens).loss,
+        "train_loss": evaluate(model, train_tokens[: len(val_tokens)], dtype=dtype).loss,
+        "val_loss": evaluate(model, val_tokens, dtype=dtype).loss,
     }
     if config.random_batches:
         for name, tokens in (("train_estimate", train_tokens), ("val_estimate", val_tokens)):

@@ -31,6 +31,10 @@ CHANGES = {
     "no bias": {"bias": False},
     "tied": {"tied": True},
     "dropout": {"dropout": 0.3},
+    "squared ReLU": {"activation": "relu2"},
+    "no gain": {"gain": False},
+    "norm of queries and keys": {"qk_norm": True},
+    "norm of the embedding": {"embedding_norm": True},
 }
 OFF = 1e-5  # of the size of the logits: rounding in float32 stays below
 
@@ -644,3 +648,30 @@ def test_a_linear_layer_shares_its_rows_out(monkeypatch):
         assert products == [(2, 512, 300)]
         layer(torch.randn(1, 2, 512))
     assert len(products) == 1
+
+
+# Later changes --------------------------------------------------------------------------------------------------------
+
+
+def test_queries_and_keys_have_one_size_before_they_are_turned():
+    """A failure would mean that scores can still grow without bound."""
+    config = replace(SMALL, qk_norm=True, norm_eps=1e-12)
+    attention = randomised(ModernGPT(config)).h[0].attn
+    q, k, v = attention.project(5 * torch.randn(2, 6, config.n_embd), (torch.ones(6, 4), torch.zeros(6, 4)))
+    for t in (q, k):
+        assert torch.allclose(t.square().mean(-1), torch.ones(t.shape[:-1]), atol=1e-4)
+    assert not torch.allclose(v.square().mean(-1), torch.ones(v.shape[:-1]), atol=1e-1)
+    turned, _, _ = attention.project(torch.randn(2, 6, config.n_embd), modern.rotary(replace(config, block_size=6)))
+    assert torch.allclose(turned.square().mean(-1), torch.ones(turned.shape[:-1]), atol=1e-4)
+
+
+def test_squared_relu_by_hand():
+    assert modern.ACTIVATIONS["relu2"](torch.tensor([-2.0, 0.0, 0.5, 3.0])).tolist() == [0, 0, 0.25, 9]
+
+
+def test_the_embedding_is_divided_by_its_size():
+    config = replace(SMALL, embedding_norm=True, gain=False, norm_eps=1e-12)
+    model = ModernGPT(config)
+    x, _ = model.embed(rows(2, 5))
+    assert torch.allclose(x.square().mean(-1), torch.ones(2, 5), atol=1e-4)
+    assert not any("ln" in name for name, _ in model.named_parameters())

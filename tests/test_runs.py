@@ -102,6 +102,17 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, stop):
     assert lines(tmp_path / "stopped") == second.history
 
 
+def test_muons_memory_is_kept_too(tmp_path):
+    """If this fails, a run with two optimizers forgets the averages of one of them when it is resumed."""
+    config = replace(CONFIG, optimizer="muon")
+    straight, _ = run(tmp_path / "straight", config=config)
+    run(tmp_path / "stopped", config=config, progress=stop_after(5))
+    resumed, _ = run(tmp_path / "stopped", config=config, seed=99, resume=True)
+    assert same_weights(straight, resumed)
+    saved, _ = checkpoint.load(tmp_path / "straight" / "checkpoint.safetensors")
+    assert {name.split("/")[-1] for name in saved if name.startswith("optimizer/")} > {"momentum", "exp_avg"}
+
+
 def test_a_modern_model_is_kept_like_a_gpt(tmp_path):
     """If this fails, a run of a modern model is read back as another model, or cannot be resumed."""
     straight, whole = run(tmp_path / "straight", model=MODERN)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from gptbook import trainer
 from gptbook.checkpoint import weights
 from gptbook.model import GPT, GPTConfig
+from gptbook.modern import ModernConfig
 from gptbook.recipes import PRESETS, build
 from gptbook.trainer import (
     Diverged,
@@ -74,6 +75,11 @@ def same_weights(a, b):
         ("snapshots", (-1,), ValueError),
         ("snapshots", 5, TypeError),
         ("seed", -1, ValueError),
+        ("optimizer", "sgd", ValueError),
+        ("matrix_learning_rate", 0.0, ValueError),
+        ("matrix_learning_rate", "x", TypeError),
+        ("precision", "float16", ValueError),
+        ("compile", 1, TypeError),
     ],
 )
 def test_nonsense_is_refused_by_name(field, value, error):
@@ -349,8 +355,8 @@ def test_measuring_more_often_trains_the_same_model():
 def test_a_loss_that_is_not_finite_stops_the_run(folder, tmp_path, monkeypatch):
     """If this fails, hours go into a model of NaNs, and it overwrites the last good one."""
 
-    def poisoned(model, optimizer, x, y, learning_rate, clip=None):
-        loss = update(model, optimizer, x, y, learning_rate, clip)
+    def poisoned(*given):
+        loss = update(*given)
         poisoned.calls += 1
         return loss * math.nan if poisoned.calls == 8 else loss
 
@@ -472,3 +478,79 @@ def test_the_progress_sees_every_measurement():
     assert [row["step"] for row in rows if "val_loss" not in row] == [3, 10, 20, 25]
     assert [row["step"] for row in rows if "val_loss" in row] == [0, 3, 25]
     assert all(row["steps"] == 25 for row in rows)
+
+
+# Muon and the engine
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_muon_has_the_matrices_of_the_blocks_and_adamw_the_rest(name):
+    """If this fails, a part of the model never learns, or embeddings are turned like matrices."""
+    small = replace(PRESETS[name], vocab_size=50, block_size=8, n_layer=2, n_embd=8 * PRESETS[name].n_head)
+    model = build(small)
+    optimizer = make_optimizer(model, TrainConfig(optimizer="muon", weight_decay=0.1))
+    names = {id(p): n for n, p in model.named_parameters()}
+    turned = {names[id(p)]: g for g in optimizer.optimizers[1].param_groups for p in g["params"]}
+    rest = [names[id(p)] for g in optimizer.optimizers[0].param_groups for p in g["params"]]
+    assert turned.keys() == {n for n in names.values() if n.startswith("h.") and n.endswith("weight") and "ln" not in n}
+    assert sorted([*turned, *rest]) == sorted(names.values())
+    for name, group in turned.items():
+        weight = model.get_parameter(name)
+        if "c_attn" in name:
+            C, G = small.n_embd, getattr(small, "kv_heads", small.n_head) * small.n_embd // small.n_head
+            assert group["rows"] == [C, G, G]
+            assert sum(group["rows"]) == weight.size(0)
+        else:
+            assert group["rows"] is None
+
+
+def test_both_optimizers_follow_the_schedule(monkeypatch):
+    """If this fails, the matrices are trained at the rate of the embeddings, or at one that never falls."""
+    model, config = model_of(replace(MODEL, dropout=0.0)), replace(CONFIG, optimizer="muon", matrix_learning_rate=0.05)
+    optimizer = make_optimizer(model, config)
+    update(model, optimizer, TRAIN[:8][None], TRAIN[1:9][None], config.learning_rate / 2)
+    adamw, *muons = [group["lr"] for group in optimizer.param_groups]
+    assert adamw == config.learning_rate / 2
+    assert muons == pytest.approx([0.025] * len(muons))
+
+
+def test_muon_learns_faster_than_nothing():
+    model = model_of(replace(MODEL, dropout=0.0))
+    text = torch.arange(300) % 11
+    result = train(model, text, text[:100], replace(CONFIG, steps=60, learning_rate=1e-2, optimizer="muon"))
+    assert result.history[-1]["val_loss"] < result.history[0]["val_loss"] / 2
+
+
+def test_a_run_in_bfloat16_keeps_weights_and_last_losses_in_float32():
+    model = model_of(replace(MODEL, dropout=0.0))
+    result = train(model, TRAIN, VAL, replace(CONFIG, precision="bfloat16"))
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert result.used.dtype == torch.bfloat16
+    assert result.history[-1]["val_loss"] == evaluate(model, VAL).loss
+    low = evaluate(model, VAL, dtype=torch.bfloat16).loss
+    assert low != evaluate(model, VAL).loss
+    assert low == pytest.approx(evaluate(model, VAL).loss, abs=0.02)
+
+
+def test_a_compiled_run_is_the_plain_run():
+    """On a machine that cannot compile, the plain code serves, and this holds as well."""
+    config = replace(CONFIG, compile=True)
+    plain, compiled = (model_of(replace(MODEL, dropout=0.0)) for _ in range(2))
+    train(plain, TRAIN, VAL, replace(config, compile=False))
+    result = train(compiled, TRAIN, VAL, config)
+    assert result.used.compiled or result.used.note
+    for a, b in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_a_compiled_run_refuses_tokens_that_the_vocabulary_lacks():
+    """Compiled code does not look: without this, a wrong tokenizer would read memory that is not the model's."""
+    with pytest.raises(ValueError, match=r"outside 0\.\.10"):
+        train(model_of(), TRAIN + 5, VAL, replace(CONFIG, compile=True))
+
+
+def test_modern_models_train_with_muon():
+    config = ModernConfig(vocab_size=11, block_size=8, n_layer=2, n_head=4, n_kv_head=2, n_embd=16)
+    torch.manual_seed(0)
+    result = train(build(config), TRAIN, VAL, replace(CONFIG, optimizer="muon"))
+    assert math.isfinite(result.history[-1]["val_loss"])

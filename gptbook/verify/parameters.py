@@ -91,22 +91,28 @@ def _modern_parts(config) -> list[tuple[str, str, int]]:
     V, T, L, C = config.vocab_size, config.block_size, config.n_layer, config.n_embd
     G, D, M = config.kv_heads, config.head_size, config.inner
     bias, gated, learned = config.bias, config.activation in GATES, config.positions == "learned"
-    centred = config.norm == "layer" and bias  # a norm with a bias
+    each = (2 if config.norm == "layer" and bias else 1) if config.gain else 0  # numbers of a norm for each channel
     attention = 2 * C * C + 2 * C * G * D + (2 * C + 2 * G * D if bias else 0)
     mlp = (3 if gated else 2) * C * M + ((2 if gated else 1) * M + C if bias else 0)
+    first = each * C if config.embedding_norm else 0
+    norms = {0: "", 1: "C", 2: "2C"}[each]
     return [
-        ("embeddings", "VC + TC" if learned else "VC", V * C + (T * C if learned else 0)),
+        (
+            "embeddings",
+            " + ".join(["VC"] + ["TC"] * learned + [norms] * bool(first)),
+            V * C + (T * C if learned else 0) + first,
+        ),
         ("attention", "L (2C² + 2CGD + 2C + 2GD)" if bias else "L (2C² + 2CGD)", L * attention),
         (
             "MLPs",
             f"L ({'3CM' if gated else '2CM'}{(' + 2M + C' if gated else ' + M + C') if bias else ''})",
             L * mlp,
         ),
-        ("norms of the blocks", "L · 4C" if centred else "L · 2C", L * (4 if centred else 2) * C),
+        ("norms of the blocks", {0: "0", 1: "L · 2C", 2: "L · 4C"}[each], L * 2 * each * C),
         (
             "final norm (unembedding tied)" if config.tied else "final norm and unembedding",
-            " + ".join(["2C" if centred else "C"] + ["VC"] * (not config.tied)),
-            (2 if centred else 1) * C + (0 if config.tied else V * C),
+            " + ".join([norms] * bool(each) + ["VC"] * (not config.tied)) or "0",
+            each * C + (0 if config.tied else V * C),
         ),
     ]
 
