@@ -99,11 +99,8 @@ def parser() -> Parser:
     data.add_argument("name", nargs="?", metavar="NAME", help="tinyshakespeare, python-docs, book, or a text file")
 
     train = command("train", run_train, "train a model and keep the run in a folder")
-    train.add_argument(
-        "--preset",
-        metavar="NAME",
-        help="step-5 (the default), shakespeare, lets-build, ...",
-    )
+    presets = "step-5 (the default), shakespeare, lets-build, lets-build-bpe, or under-the-hood"
+    train.add_argument("--preset", metavar="NAME", help=presets)
     train.add_argument(
         "--data", type=named, metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)"
     )
