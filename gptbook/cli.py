@@ -251,6 +251,8 @@ def run_train(args):
         f"{folder}: {result.step:,} steps, train {row['train_loss']:.4f}, val {row['val_loss']:.4f} nats, "
         f"{result.seconds:.1f} s, {result.tokens_per_second:,.0f} tokens/s"
     )
+    if result.used.words:
+        _say(result.used.words)
     if result.step < training.steps:
         _say(f"{'stopped by Ctrl-C' if result.interrupted else 'time is up'}: --resume goes on from here")
     return 130 if result.interrupted else 0

@@ -32,6 +32,14 @@ class Engine:
     seconds: float = 0.0
     note: str = ""
 
+    @property
+    def words(self) -> str:
+        """What is not plain about it, in a few words; nothing where all is."""
+        words = [] if self.dtype == torch.float32 else [f"products in {str(self.dtype).removeprefix('torch.')}"]
+        if self.compiled:
+            words.append(f"compiled in {self.seconds:.1f} s, which do not count")
+        return "; ".join([*words, self.note] if self.note else words)
+
 
 def dtype_of(precision: str, device="cpu") -> torch.dtype:
     """The type of numbers for `precision`; "auto" is bfloat16 where the device multiplies it in hardware."""

@@ -246,6 +246,8 @@ def _make(folder: Path, name: str, config, tokenizer, corpus: corpora.Corpus, to
             "val_bits_per_byte": val_loss * (len(val_tokens) - 1) / val_bytes / math.log(2),
             "gflops": result.tokens_per_second * flops_per_token(config) / 1e9,
             "peak_gflops": peak,
+            "precision": str(result.used.dtype).removeprefix("torch."),
+            "compile_seconds": result.used.seconds,
             "threads": torch.get_num_threads(),
             "processor": processor(),
         }

@@ -127,3 +127,11 @@ def test_keeping_memory_does_no_harm(monkeypatch):
 
     monkeypatch.setattr(engine.ctypes, "CDLL", nowhere)
     engine.keep_memory()
+
+
+def test_an_engine_says_what_is_not_plain_about_it():
+    made = engine.Engine(None)
+    assert made.words == ""
+    made = engine.Engine(None, torch.bfloat16, True, 3.21)
+    assert made.words == "products in bfloat16; compiled in 3.2 s, which do not count"
+    assert engine.Engine(None, note="not compiled").words == "not compiled"
