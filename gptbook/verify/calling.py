@@ -47,7 +47,7 @@ def ask(function, *arguments, seconds: float | None = None, **keywords) -> Answe
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 outcome["value"] = function(*given, **named)
-        except BaseException as error:  # noqa: BLE001 (exit() and its like too: nothing of it may end the check)
+        except BaseException as error:  # exit() and its like too: nothing of it may end the check
             outcome["error"] = one_line(error)
 
     with untouched(nn.Identity()):

@@ -1,0 +1,3 @@
+MISTAKES = ()
+ASK = {}
+check_multihead = check_block = None
