@@ -6,7 +6,7 @@ by the check that it is for, and be named by it (`caught`).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -97,19 +97,18 @@ def _size(a: torch.Tensor) -> float:
     return finite.abs().max().item() if finite.numel() else 0.0
 
 
-def likely(mistakes, answers, ask: Callable[[Callable], list], tolerance: float = 1e-5) -> Mistake | None:
+def likely(mistakes, answers, ask: Callable[[Callable], Iterable], tolerance: float = 1e-5) -> Mistake | None:
     """The first of the mistakes whose answers equal `answers` everywhere, or None.
 
-    `ask(wrong)` gives the list of what a version answers to the same questions; an answer can be an exception, which
-    equals any other.
+    `ask(wrong)` gives, one after the other, what a version answers to the same questions: a generator is asked no
+    further than the first that differs. An answer can be an exception, which equals any other.
     """
     for mistake in mistakes:
         try:
-            known = ask(mistake.wrong)
+            if all(_alike(a, known, tolerance) for a, known in zip(answers, ask(mistake.wrong), strict=False)):
+                return mistake
         except Exception:  # this version cannot be asked so: then it is not what the reader wrote
             continue
-        if len(known) == len(answers) and all(_alike(a, k, tolerance) for a, k in zip(answers, known, strict=True)):
-            return mistake
     return None
 
 

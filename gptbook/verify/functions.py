@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from gptbook.verify import layers
-from gptbook.verify.calling import ask
+from gptbook.verify.calling import Answer, ask
 from gptbook.verify.catalogue import Mistake, distance, likely, same
 from gptbook.verify.kinds import ATTENTION, attend, layer_norm_as
 from gptbook.verify.kinds import LAYER_NORM as NORM
@@ -48,13 +48,8 @@ class Task:
     optional: Callable = field(default=lambda case: False)  # inputs that a function need not take
 
 
-def tried(function, *case):
-    """The answer as a tensor, or an exception that says why there is none: for the reader's function and for ours."""
-    answer = ask(function, *case)
-    return answer, _tensor(answer, case)
-
-
 def _tensor(answer, case, single: bool = False):
+    """The answer as a tensor, or an exception that says why there is none."""
     if answer.error:
         return ValueError(answer.error)
     value, wanted = answer.value, () if single else case[0].shape
@@ -129,10 +124,21 @@ def _size(case) -> str:
 def _named(task: Task, answers, cases) -> Mistake | None:
     """The mistake whose answers are those of the reader, from the catalogue or made of two that are in it."""
 
-    def of(wrong):
-        return [_tensor(ask(wrong, *case), case, task.single) for case in cases]
-
+    of = _asking(task, cases)
     return likely(task.mistakes, answers, of) or likely(task.pairs(), answers, of)
+
+
+def _asking(task: Task, cases) -> Callable:
+    """How a version of our own is asked: one case after the other, without the care that a reader's needs."""
+
+    def of(wrong):
+        for case in cases:
+            try:
+                yield _tensor(Answer(wrong(*case)), case, task.single)
+            except Exception as error:  # a wrong version may work for some sizes alone, as the reader's does
+                yield error
+
+    return of
 
 
 def _shapes(task: Task, answers, right) -> Result:
@@ -206,7 +212,7 @@ def _values(task, function, answers, right, works) -> Result:
     measured = "NaN where there should be numbers" if worst == math.inf else f"difference {worst:.2g} for {size}"
     mine = [answers[i] for i in works]
     for known in task.differs:
-        if likely((known,), mine, lambda wrong: [_tensor(ask(wrong, *c), c, task.single) for c in cases]):
+        if likely((known,), mine, _asking(task, cases)):
             return Result("", DIFFERS, measured, expected, known.cause)
     mistake = _named(task, answers, task.cases) or _named(task, mine, cases)
     if mistake:
