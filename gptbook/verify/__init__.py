@@ -9,9 +9,12 @@
 | `subject` | how somebody's model is copied and called, and never changed |
 | `checks` | the questions, one function each, and `check_model`, which asks them all |
 | `parameters` | the number of parameters by formula |
+| `functions`, `heads`, `blocks` | the same for what a reader writes on the way: attention, a layer norm, a block, ... |
+| `kinds`, `catalogue` | known wrong versions, and how an answer is recognised as one of them |
 | `measure` | the leak matrix and the shape table, for pages |
 """
 
+from gptbook.verify.blocks import check_block
 from gptbook.verify.checks import (
     batch_independent,
     causal,
@@ -28,6 +31,14 @@ from gptbook.verify.checks import (
     reach,
     shapes,
 )
+from gptbook.verify.functions import (
+    check_attention,
+    check_averaging,
+    check_gelu,
+    check_layer_norm,
+    check_loss,
+)
+from gptbook.verify.heads import check_multihead
 from gptbook.verify.measure import Stage, leak_matrix, shape_table
 from gptbook.verify.parameters import ParameterTable, Part, expected_parameters, parameter_table
 from gptbook.verify.report import Report, Result
@@ -40,7 +51,14 @@ __all__ = [
     "Stage",
     "batch_independent",
     "causal",
+    "check_attention",
+    "check_averaging",
+    "check_block",
+    "check_gelu",
+    "check_layer_norm",
+    "check_loss",
     "check_model",
+    "check_multihead",
     "deterministic",
     "dropout",
     "expected_parameters",

@@ -18,13 +18,15 @@ LIMIT = 20.0  # seconds for one call; what checks ask takes a right function mil
 class Answer:
     """What came of one call: `value`, or `error` in one line; `arguments` are the copies that were handed over.
 
-    `changed` says that an argument is not what it was, `drew` that the global random numbers moved on.
+    `changed` says that an argument is not what it was, `drew` that the global random numbers moved on, `late` that it
+    was stopped: asking again would only cost the same time again.
     """
 
     value: object = None
     error: str = ""
     changed: bool = False
     drew: bool = False
+    late: bool = False
     arguments: tuple = ()
 
 
@@ -55,7 +57,8 @@ def ask(function, *arguments, seconds: float | None = None, **keywords) -> Answe
         worker = threading.Thread(target=work, daemon=True)
         worker.start()
         worker.join(seconds)
-        if worker.is_alive():
+        late = worker.is_alive()
+        if late:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident), ctypes.py_object(_Stopped))
             worker.join(1.0)
             outcome = {"error": f"no answer within {seconds:g} seconds"}
@@ -63,7 +66,7 @@ def ask(function, *arguments, seconds: float | None = None, **keywords) -> Answe
     torch.set_default_dtype(dtype)
     pairs = [*zip(given, arguments, strict=True), *((named[name], keywords[name]) for name in keywords)]
     changed = any(_differ(now, then) for now, then in pairs)
-    return Answer(outcome.get("value"), outcome.get("error", ""), changed, drew, given)
+    return Answer(outcome.get("value"), outcome.get("error", ""), changed, drew, late, given)
 
 
 def _fresh(argument):

@@ -124,7 +124,7 @@ MASK = {  # (words, (what is done to the scores, what is done to the weights))
     ),
     "first-hidden": (
         "the first position is hidden from all others",
-        (lambda scores: _HIDE(scores).masked_fill((_ones(scores).tril(-1)) & (torch.arange(scores.size(-1)) == 0), -math.inf), _keep),
+        (_fill(lambda ones: ones.triu(1) | ones.tril(-1) & (torch.arange(len(ones)) == 0), -math.inf), _keep),
     ),
     "window": (
         "only the last two positions are read, not all of the past",
@@ -162,6 +162,7 @@ MIX = {  # (words, (weights, q, k, v) -> answer)
      lambda w, q, k, v: w @ v / math.sqrt(q.size(-1))),
     "divided-by-T": ("the answer is divided by T, although the weights sum to 1 already",
      lambda w, q, k, v: w @ v / q.size(-2)),
+    "weights": ("the weights are returned, not the mixture of values that they give", lambda w, q, k, v: w),
     "transposed-answer": ("the answer is transposed: positions and channels are exchanged",
      lambda w, q, k, v: (w @ v).mT),
 }  # fmt: skip
