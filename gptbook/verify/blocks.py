@@ -36,6 +36,8 @@ from gptbook.verify.subject import CannotLook, untouched
 
 # ---- the block
 
+HEAD_NAMES = ("n_head", "num_heads", "n_heads", "num_attention_heads", "heads", "nhead", "H", "h")
+
 
 class Seen:
     """What went in and out of the parts of a block in one call, as far as they are modules."""

@@ -327,8 +327,8 @@ def check_multihead(module: nn.Module, n_head: int, weights: dict[str, str] | No
     """Check several heads of causal attention with their output projection: module(x (B, T, C)) -> (B, T, C); page 5.
 
     The parameters are found by name and shape; `weights` can say instead which is which: {"q": name, "k": ...,
-    "v": ..., "o": ...}, as (out, in), with "q_bias" and so on. The module is not changed. Raises TypeError or ValueError for
-    arguments that make no sense.
+    "v": ..., "o": ...}, as (out, in), with "q_bias" and so on. The module is not changed. Raises TypeError or
+    ValueError for arguments that make no sense.
     """
     piece = Piece(module)
     if isinstance(n_head, bool) or not isinstance(n_head, int):

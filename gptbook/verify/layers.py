@@ -17,7 +17,6 @@ from gptbook.verify.report import DIFFERS, FAILED, NOT_CHECKED, PASSED, Report, 
 from gptbook.verify.subject import CannotLook, one_line
 
 ROUNDING = 2e-5  # of the size of the numbers: several products in float32 in a row
-HEAD_NAMES = ("n_head", "num_heads", "n_heads", "num_attention_heads", "heads", "nhead", "H", "h")
 
 
 class TooLate(CannotLook):
