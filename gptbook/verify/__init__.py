@@ -8,6 +8,8 @@
 | `report` | `Result` and `Report`: what was found |
 | `subject` | how somebody's model is copied and called, and never changed |
 | `checks` | the questions, one function each, and `check_model`, which asks them all |
+| `writing` | checks of a sampler, of the loop that generates, of a cache |
+| `learning` | checks of batches, tokenizer, optimizer, schedule, evaluation |
 | `parameters` | the number of parameters by formula |
 | `measure` | the leak matrix and the shape table, for pages |
 """
@@ -28,9 +30,17 @@ from gptbook.verify.checks import (
     reach,
     shapes,
 )
+from gptbook.verify.learning import (
+    check_batches,
+    check_evaluate,
+    check_optimizer,
+    check_schedule,
+    check_tokenizer,
+)
 from gptbook.verify.measure import Stage, leak_matrix, shape_table
 from gptbook.verify.parameters import ParameterTable, Part, expected_parameters, parameter_table
 from gptbook.verify.report import Report, Result
+from gptbook.verify.writing import check_cache, check_generate, check_sampler
 
 __all__ = [
     "ParameterTable",
@@ -40,7 +50,15 @@ __all__ = [
     "Stage",
     "batch_independent",
     "causal",
+    "check_batches",
+    "check_cache",
+    "check_evaluate",
+    "check_generate",
     "check_model",
+    "check_optimizer",
+    "check_sampler",
+    "check_schedule",
+    "check_tokenizer",
     "deterministic",
     "dropout",
     "expected_parameters",
