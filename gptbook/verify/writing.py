@@ -21,7 +21,7 @@ from gptbook.verify.signature import Signature
 from gptbook.verify.subject import CannotLook, Subject, one_line, untouched
 
 ALARM = 1e-12  # the chance at most that a right sampler's draws fail one comparison
-EACH = 1500  # draws at each row of logits
+EACH = 800  # draws at each row of logits
 REFUSALS = ("ValueError", "NotImplementedError", "AssertionError")  # errors that somebody meant
 
 
