@@ -8,6 +8,8 @@
 | `report` | `Result` and `Report`: what was found |
 | `subject` | how somebody's model is copied and called, and never changed |
 | `checks` | the questions, one function each, and `check_model`, which asks them all |
+| `writing` | checks of a sampler, of the loop that generates, of a cache |
+| `learning` | checks of batches, tokenizer, optimizer, schedule, evaluation |
 | `parameters` | the number of parameters by formula |
 | `functions`, `heads`, `blocks` | the same for what a reader writes on the way: attention, a layer norm, a block, ... |
 | `kinds`, `catalogue` | known wrong versions, and how an answer is recognised as one of them |
@@ -39,9 +41,17 @@ from gptbook.verify.functions import (
     check_loss,
 )
 from gptbook.verify.heads import check_multihead
+from gptbook.verify.learning import (
+    check_batches,
+    check_evaluate,
+    check_optimizer,
+    check_schedule,
+    check_tokenizer,
+)
 from gptbook.verify.measure import Stage, leak_matrix, shape_table
 from gptbook.verify.parameters import ParameterTable, Part, expected_parameters, parameter_table
 from gptbook.verify.report import Report, Result
+from gptbook.verify.writing import check_cache, check_generate, check_sampler
 
 __all__ = [
     "ParameterTable",
@@ -53,12 +63,20 @@ __all__ = [
     "causal",
     "check_attention",
     "check_averaging",
+    "check_batches",
     "check_block",
+    "check_cache",
+    "check_evaluate",
     "check_gelu",
+    "check_generate",
     "check_layer_norm",
     "check_loss",
     "check_model",
     "check_multihead",
+    "check_optimizer",
+    "check_sampler",
+    "check_schedule",
+    "check_tokenizer",
     "deterministic",
     "dropout",
     "expected_parameters",
