@@ -34,7 +34,12 @@ class Check:
     page: str
 
 
-CHECKS: dict[str, Check] = {}  # in the order in which they are asked
+CHECKS: dict[str, Check] = {}
+ORDER = (  # in which they are asked; those about a model's inside are in `inside`
+    "finite", "deterministic", "dropout", "shapes", "loss", "causal", "batch-independent", "position-sensitive",
+    "reach", "embeddings", "norms", "residual", "activation", "attention", "layers", "parameters", "initial-loss",
+    "gradients", "memorise",
+)  # fmt: skip
 
 
 def _check(name: str, needs: tuple[str, ...] = (), page: str = "page 8"):
@@ -65,10 +70,11 @@ def check_model(model: nn.Module, vocab_size: int = 65, block_size: int = 64, ex
     """
     subject = Subject(model, vocab_size, block_size, expect)
     answers: dict[str, Result] = {}
+    names = [name for name in ORDER if name in CHECKS]
     with untouched(subject.original):
-        for name in CHECKS:
+        for name in names:
             _answer(subject, name, answers)
-    return Report(tuple(_judged(subject, answers[name]) for name in CHECKS))
+    return Report(tuple(_judged(subject, answers[name]) for name in names))
 
 
 def _answer(subject: Subject, name: str, answers: dict[str, Result]) -> Result:
