@@ -1,4 +1,4 @@
-"""Models for the tests of `verify` beside those of `gptbook.verify.broken`: look-alikes, and models that are difficult."""
+"""Models for the tests of `verify` beside those of `gptbook.verify.broken`: look-alikes, and difficult ones."""
 
 import copy
 from types import SimpleNamespace

@@ -289,8 +289,10 @@ def _find_blocks(found: Anatomy, blocks: list[dict[str, str]], named: dict, kind
     if len(found.norms[0]) > 2 or (len(found.norms[0]) == 1 and len(matrices) > 2):
         raise CannotLook(f"a block has {len(found.norms[0])} norms with weights of width {C}, where two are known")
     raw = {m.name: [named[b[n]] for b in blocks for n in first if _same_part(n, m.name)] for m in matrices}
-    one, past = found.idx[:, :1], found.idx.clone()
+    one, past, own = found.idx[:, :1], found.idx.clone(), found.idx.clone()
     past[:, -2] = found.subject.other(found.idx)[:, -2]
+    own[:, -1] = found.subject.other(found.idx)[:, -1]
+    turned = {(m.shape[1], m.shape[0]) for m in matrices if m.shape[0] != m.shape[1]}
 
     def moves(a, b):
         return bool((a - b).abs().max() > 1e-9 * (a.abs().max() + 1e-30) * (1 if a.dtype == torch.float64 else 1e3))
@@ -305,7 +307,9 @@ def _find_blocks(found: Anatomy, blocks: list[dict[str, str]], named: dict, kind
             else:
                 found.idle.append(matrix.name)
         elif not moves(look(zero, found.idx)[:, -1], look(zero, past)[:, -1]):
-            found.carry.append(matrix)
+            # Where no residual leads round the MLP nothing comes through without it: then the shapes must tell.
+            nothing = not moves(look(zero, found.idx)[:, -1], look(zero, own)[:, -1])
+            (found.mlp if nothing and matrix.shape in turned else found.carry).append(matrix)
         else:
             found.mlp.append(matrix)
     for part, group in (("attention", [*found.score, *found.carry]), ("mlp", found.mlp)):

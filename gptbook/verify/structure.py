@@ -381,14 +381,21 @@ def _unpacked(pack, out, width: int, keys: int, order: tuple, layout: tuple):
 
 def structure(subject: Subject) -> Structure:
     """What the subject computes. Raises CannotLook where its parts are not found."""
-    if subject.found is None:
+    if subject.structure is None:
+        subject.structure = _search(subject, anatomy(subject))
+    return subject.structure
+
+
+def anatomy(subject: Subject) -> Anatomy:
+    """The parts of the subject. Raises CannotLook where they are not found."""
+    if subject.anatomy is None:
         try:
-            subject.found = _search(subject, dissect(subject))
+            subject.anatomy = dissect(subject)
         except CannotLook as reason:
-            subject.found = reason
-    if isinstance(subject.found, CannotLook):
-        raise subject.found
-    return subject.found
+            subject.anatomy = reason
+    if isinstance(subject.anatomy, CannotLook):
+        raise subject.anatomy
+    return subject.anatomy
 
 
 def expected_design(config) -> Design:
@@ -536,9 +543,13 @@ def _ends(a: Anatomy, machine: Machine, base: Design) -> Iterator[Design]:
     """Designs that differ in what is left when attention and MLPs are at zero."""
     places = [("pre", "pre"), ("post", "post"), ("pre", "post"), ("post", "pre")]
     streams = _streams(a, machine, base)
-    streams += [replace(s, position_in_blocks=True) for s in streams if s.positions == "learned"]
-    streams += [replace(s, positions="learned", position_times=0, position_in_blocks=True)
-                for s in streams if s.positions == "none" and a.positions is not None]  # fmt: skip
+    if a.positions is not None and len(a.norms) > 1:  # once more in each block: in it, or before it, where it was seen
+        times = {s: 0 if s.positions == "none" else s.position_times for s in streams if s.positions != "fixed"}
+        streams += [
+            replace(s, positions="learned", position_times=t, position_in_blocks=True)
+            for s, most in times.items()
+            for t in {most, max(most - 1, 0)}
+        ]
     for stream, (attention, mlp), kind in itertools.product(streams, places, _kinds(base.final)):
         norm = kind if kind[0] != "none" else base.norm
         yield replace(stream, final=kind, norm=norm, attention_place=attention, mlp_place=mlp)
@@ -577,22 +588,24 @@ def _head_counts(reading: Reading, likely: int) -> list[int]:
 
 
 def _turns(a: Anatomy, base: Design) -> list[dict]:
-    if base.positions != "none" and base.rotary is None:
-        return [{}]
     bases = [base.rotary[1]] if base.rotary else []  # first: what is expected
     bases += [b for b in (10000.0, 100000.0, 500000.0, 1000000.0, 1000.0, 100.0) if b not in bases]
     turns = [{"rotary": (how, b)} for b in bases for how in ("pairs", "halves")]
-    return [*turns[:2], {"rotary": None}, *turns[2:], {"rotary": None, "slopes": True}]
+    still = [{"rotary": None}]
+    if base.positions != "none" and base.rotary is None:  # the stream knows positions: turns would be a surprise
+        return [*still, *turns]
+    return [*turns[:2], *still, *turns[2:], {"rotary": None, "slopes": True}]
 
 
 def _attentions(a: Anatomy, machine: Machine, base: Design, missing) -> Iterator[Design]:
     """Attention by scale, heads, turns and ways of reading: those that need few changes first."""
     turns, places = _turns(a, base), _siblings(base.attention_place, "attention" in missing)
     readings = list(enumerate(machine.readings))
+    first = turns[: 1 if turns[0] == {"rotary": None} else 3]
     passes = (
-        (readings[:2], turns[:3], ["root D"], places[:1]),
-        (readings, turns[:3], ["root D"], places[:1]),
-        (readings[:2], turns[:3], list(SCALES), places),
+        (readings[:2], first, ["root D"], places[:1]),
+        (readings, first, ["root D"], places[:1]),
+        (readings[:2], first, list(SCALES), places),
         (readings[:2], turns, ["root D"], places[:1]),
     )
     for some, turned, scales, where in passes:
