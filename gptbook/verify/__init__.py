@@ -10,6 +10,9 @@
 | `checks` | the questions, one function each, and `check_model`, which asks them all |
 | `writing` | checks of a sampler, of the loop that generates, of a cache |
 | `learning` | checks of batches, tokenizer, optimizer, schedule, evaluation |
+| `anatomy` | which weight of a model is what |
+| `structure` | what a model computes: known designs, at work with its weights |
+| `inside` | the questions about that: residuals, norms, activation, attention, layers |
 | `parameters` | the number of parameters by formula |
 | `functions`, `heads`, `blocks` | the same for what a reader writes on the way: attention, a layer norm, a block, ... |
 | `kinds`, `catalogue` | known wrong versions, and how an answer is recognised as one of them |
@@ -41,6 +44,7 @@ from gptbook.verify.functions import (
     check_loss,
 )
 from gptbook.verify.heads import check_multihead
+from gptbook.verify.inside import activation, attention, embeddings, layers, norms, residual
 from gptbook.verify.learning import (
     check_batches,
     check_evaluate,
@@ -59,6 +63,8 @@ __all__ = [
     "Report",
     "Result",
     "Stage",
+    "activation",
+    "attention",
     "batch_independent",
     "causal",
     "check_attention",
@@ -79,17 +85,21 @@ __all__ = [
     "check_tokenizer",
     "deterministic",
     "dropout",
+    "embeddings",
     "expected_parameters",
     "finite",
     "gradients",
     "initial_loss",
+    "layers",
     "leak_matrix",
     "loss",
     "memorise",
+    "norms",
     "parameter_count",
     "parameter_table",
     "position_sensitive",
     "reach",
+    "residual",
     "shape_table",
     "shapes",
 ]
