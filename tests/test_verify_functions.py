@@ -538,13 +538,13 @@ def test_a_scale_in_heads_is_measured():
     class Cold(Packed):
         def forward(self, x):
             with torch.no_grad():
-                self.inner.weight[: x.size(-1)].mul_(0.5), self.inner.bias[: x.size(-1)].mul_(0.5)
+                self.inner.weight[: x.size(-1)].mul_(0.3), self.inner.bias[: x.size(-1)].mul_(0.3)
             y = super().forward(x)
             with torch.no_grad():
-                self.inner.weight[: x.size(-1)].mul_(2), self.inner.bias[: x.size(-1)].mul_(2)
+                self.inner.weight[: x.size(-1)].div_(0.3), self.inner.bias[: x.size(-1)].div_(0.3)
             return y
 
-    assert "multiplied by 0.25," in causes(verify.check_multihead(Cold(12, 3), 3))
+    assert "multiplied by 0.15," in causes(verify.check_multihead(Cold(12, 3), 3))
 
 
 def test_the_wrong_number_of_heads_is_named():
@@ -768,7 +768,9 @@ def test_what_is_no_module_is_refused(what):
             check(what)
 
 
-@pytest.mark.parametrize("make", [_own_block, Layer, lambda C, H: Broken("raises"), lambda C, H: Broken("counts")])
+@pytest.mark.parametrize(
+    "make", [_own_block, Layer, Theirs, lambda C, H: Broken("raises"), lambda C, H: Broken("counts")]
+)
 def test_a_reader_s_module_is_never_changed(make):
     module = make(12, 3).train()
     module.register_forward_hook(lambda *_: None)
@@ -778,8 +780,9 @@ def test_a_reader_s_module_is_never_changed(make):
     last.grad = torch.full_like(last, 2.0)
     kept = copy.deepcopy(module.state_dict()), [p.requires_grad for p in module.parameters()], torch.get_rng_state()
     hooks = [len(m._forward_hooks) for m in module.modules()]
-    for check in (verify.check_block, lambda m: verify.check_multihead(m, 3)):
-        check(module)
+    verify.check_block(module)
+    if not isinstance(module, Block | Layer):  # whose matrices are not those of heads alone
+        verify.check_multihead(module, 3)
     assert all(torch.equal(a, b) for a, b in zip(kept[0].values(), module.state_dict().values(), strict=True))
     assert [p.requires_grad for p in module.parameters()] == kept[1]
     assert torch.equal(torch.get_rng_state(), kept[2])
