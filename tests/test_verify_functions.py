@@ -96,6 +96,14 @@ def token_by_token(q, k, v):
     return torch.cat(rows, -2)
 
 
+def scores(q, k):
+    return q @ k.mT / q.size(-1) ** 0.5
+
+
+def masked(s):
+    return s.masked_fill(tril(s.size(-1)) == 0, INF)
+
+
 ATTENTIONS = {
     "by hand": hand,
     "fused": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
@@ -104,15 +112,15 @@ ATTENTIONS = {
     "queries scaled": lambda q, k, v: F.scaled_dot_product_attention(
         q * q.size(-1) ** -0.25, k * q.size(-1) ** -0.25, v, is_causal=True, scale=1.0
     ),
-    "mask added": lambda q, k, v: (q @ k.mT / q.size(-1) ** 0.5 + torch.full((q.size(-2),) * 2, INF).triu(1)).softmax(-1) @ v,
+    "mask added": lambda q, k, v: (scores(q, k) + torch.full((q.size(-2),) * 2, INF).triu(1)).softmax(-1) @ v,
     "einsum": lambda q, k, v: torch.einsum(
         "...ts,...sd->...td",
-        (torch.einsum("...td,...sd->...ts", q, k) / q.size(-1) ** 0.5).masked_fill(tril(q.size(-2)) == 0, INF).softmax(-1),
+        masked(torch.einsum("...td,...sd->...ts", q, k) / q.size(-1) ** 0.5).softmax(-1),
         v,
     ),
     "the largest subtracted": lambda q, k, v: (
         lambda e: (e / e.sum(-1, keepdim=True)) @ v
-    )((lambda s: (s - s.amax(-1, keepdim=True)).exp())((q @ k.mT / q.size(-1) ** 0.5).masked_fill(tril(q.size(-2)) == 0, INF))),
+    )((lambda s: (s - s.amax(-1, keepdim=True)).exp())(masked(scores(q, k)))),
     "weights too": lambda q, k, v: (hand(q, k, v), torch.ones(2, 2)),
     "float64": lambda q, k, v: hand(q.double(), k.double(), v.double()),
     "-1e4": filled(-1e4),
@@ -165,6 +173,10 @@ def test_a_fill_that_half_precision_lacks_is_a_difference():
     assert "float16" in report["half"].cause
 
 
+def centred(x):
+    return x - x.mean(-1, keepdim=True)
+
+
 def norm(x, weight, bias, eps=1e-5):
     mean = x.mean(-1, keepdim=True)
     return weight * (x - mean) / torch.sqrt(((x - mean) ** 2).mean(-1, keepdim=True) + eps) + bias
@@ -173,7 +185,7 @@ def norm(x, weight, bias, eps=1e-5):
 NORMS = {
     "by hand": norm,
     "torch": lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias),
-    "rsqrt": lambda x, w, b: torch.addcmul(b, (x - x.mean(-1, keepdim=True)) * (x.var(-1, keepdim=True, correction=0) + 1e-5).rsqrt(), w),
+    "rsqrt": lambda x, w, b: torch.addcmul(b, centred(x) * (x.var(-1, keepdim=True, correction=0) + 1e-5).rsqrt(), w),
     "three axes": lambda x, w, b: norm(x, w, b) if x.dim() == 3 else 1 / 0,
     "float64": lambda x, w, b: norm(x.double(), w, b),
     "statistics too": lambda x, w, b: (norm(x, w, b), x.mean(-1), x.var(-1)),
@@ -228,11 +240,13 @@ def test_an_unusual_norm_gelu_or_loss_passes(check, right):
         (verify.check_layer_norm, lambda x, w, b: norm(x, w, b, 1e-12), "values", "1e-12"),
         (
             verify.check_layer_norm,
-            lambda x, w, b: w * (x - x.mean(-1, keepdim=True)) / ((x * x).mean(-1, keepdim=True) - x.mean(-1, keepdim=True) ** 2 + 1e-5).sqrt() + b,
+            lambda x, w, b: (
+                w * centred(x) / ((x * x).mean(-1, keepdim=True) - x.mean(-1, keepdim=True) ** 2 + 1e-5).sqrt() + b
+            ),
             "extreme",
             "subtract the mean first",
         ),
-        (verify.check_loss, lambda z, y: -z.softmax(-1).log().gather(-1, y[..., None]).mean(), "extreme", "log_softmax"),
+        (verify.check_loss, lambda z, y: -z.softmax(-1).log().gather(2, y[..., None]).mean(), "extreme", "log_softmax"),
     ],
 )  # fmt: skip
 def test_what_merely_differs_does_not_fail(check, function, name, words):
@@ -271,7 +285,7 @@ def test_a_scale_that_is_one_number_is_told_from_outside(C):
     ("check", "wrong", "words"),
     [
         (verify.check_attention, lambda q, k, v: (q @ k.mT).softmax(-1) @ v, "two at once.*not divided.*no mask"),
-        (verify.check_attention, lambda q, k, v: (q @ k.mT).masked_fill(tril(q.size(-2)) == 0, INF).softmax(-2) @ v, "two at once"),
+        (verify.check_attention, lambda q, k, v: masked(q @ k.mT).softmax(-2) @ v, "two at once"),
         (verify.check_attention, filled(-12.0), "not causal"),
         (verify.check_attention, lambda q, k, v: 1.5 * hand(q, k, v), "sum to 1.5"),
         (verify.check_attention, lambda q, k, v: hand(q.detach(), k, v), "detached"),
@@ -284,7 +298,7 @@ def test_a_scale_that_is_one_number_is_told_from_outside(C):
         (verify.check_averaging, lambda x: loop(x).roll(-1, 1), "not causal"),
         (verify.check_averaging, lambda x: None, "none of the sizes"),
         (verify.check_averaging, lambda x: loop(x).long(), "none of the sizes"),
-        (verify.check_layer_norm, lambda x, w, b: w * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + b, "C − 1.*outside"),
+        (verify.check_layer_norm, lambda x, w, b: w * centred(x) / (x.std(-1)[..., None] + 1e-6) + b, "C − 1.*outside"),
         (verify.check_layer_norm, lambda x, w, b: norm(x, w, b, 3e-5), "epsilon is about 3.0e-05"),
         (verify.check_layer_norm, lambda x, w, b: norm(x, w, b) + 0.1, "mean 0"),
         (verify.check_layer_norm, lambda x, w, b: 1.1 * norm(x, w, b), "variance 1"),
@@ -297,7 +311,7 @@ def test_a_scale_that_is_one_number_is_told_from_outside(C):
         (verify.check_loss, lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten()).item(), "no gradient"),
         (verify.check_loss, lambda z, y: F.cross_entropy(z, y), "transposed"),
         (verify.check_loss, lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten()) + 0.1, "ln 7"),
-        (verify.check_loss, lambda z, y: F.cross_entropy(z.flatten(0, 1) / 2, y.flatten()), "none of the mistakes|must cost 0"),
+        (verify.check_loss, lambda z, y: F.cross_entropy(z.flatten(0, 1) / 2, y.flatten()), "must cost 0"),
     ],
 )  # fmt: skip
 def test_others_of_the_same_kinds_are_caught_and_explained(check, wrong, words):
@@ -528,7 +542,7 @@ def test_heads_can_be_told_of():
     assert verify.check_multihead(Odd(), 3, told)["values"].status == PASSED
     assert verify.check_multihead(Odd(0.1), 3, told)["values"].status == FAILED
     assert verify.check_multihead(Odd(0.1), 3)["values"].status == NOT_CHECKED, "it may compute something else as well"
-    with pytest.raises(ValueError, match="no parameter 'e.weight'"):
+    with pytest.raises(ValueError, match=r"no parameter 'e\.weight'"):
         verify.check_multihead(Odd(), 3, told | {"q": "e.weight"})
     with pytest.raises(ValueError, match="query"):
         verify.check_multihead(Odd(), 3, {"query": "a.weight"})
@@ -538,13 +552,13 @@ def test_a_scale_in_heads_is_measured():
     class Cold(Packed):
         def forward(self, x):
             with torch.no_grad():
-                self.inner.weight[: x.size(-1)].mul_(0.5), self.inner.bias[: x.size(-1)].mul_(0.5)
+                self.inner.weight[: x.size(-1)].mul_(0.3), self.inner.bias[: x.size(-1)].mul_(0.3)
             y = super().forward(x)
             with torch.no_grad():
-                self.inner.weight[: x.size(-1)].mul_(2), self.inner.bias[: x.size(-1)].mul_(2)
+                self.inner.weight[: x.size(-1)].div_(0.3), self.inner.bias[: x.size(-1)].div_(0.3)
             return y
 
-    assert "multiplied by 0.25," in causes(verify.check_multihead(Cold(12, 3), 3))
+    assert "multiplied by 0.15," in causes(verify.check_multihead(Cold(12, 3), 3))
 
 
 def test_the_wrong_number_of_heads_is_named():
@@ -641,7 +655,7 @@ def test_torch_s_layer_with_norms_behind_differs():
     ("block", "name", "words"),
     [
         (lambda: sabotage.Block(odd="rms norm"), "norms", "RMSNorm"),
-        (lambda: modern.Block(modern.ModernConfig(vocab_size=31, block_size=16, n_layer=1, n_head=4, n_embd=32)), "norms", "RMSNorm"),
+        (lambda: modern.Block(modern.ModernConfig(n_layer=1, n_head=4, n_embd=32)), "norms", "RMSNorm"),
     ],
 )  # fmt: skip
 def test_another_norm_differs(block, name, words):
@@ -684,7 +698,12 @@ class AllFunctional(nn.Module):
 
 @pytest.mark.parametrize(
     ("way", "status", "words"),
-    [("right", PASSED, ""), ("no residual", FAILED, "missing"), ("normalised", FAILED, "normalised stream"), ("post-norm", DIFFERS, "post-norm")],
+    [
+        ("right", PASSED, ""),
+        ("no residual", FAILED, "missing"),
+        ("normalised", FAILED, "normalised stream"),
+        ("post-norm", DIFFERS, "post-norm"),
+    ],
 )  # fmt: skip
 def test_a_block_without_parts_is_looked_at_from_outside_alone(way, status, words):
     report = verify.check_block(AllFunctional(way=way))
@@ -764,11 +783,13 @@ def test_what_cannot_be_copied_is_not_checked():
 @pytest.mark.parametrize("what", [Packed, 3, F.gelu])
 def test_what_is_no_module_is_refused(what):
     for check in (verify.check_block, lambda m: verify.check_multihead(m, 3)):
-        with pytest.raises(TypeError, match="must be a torch.nn.Module"):
+        with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module"):
             check(what)
 
 
-@pytest.mark.parametrize("make", [_own_block, Layer, lambda C, H: Broken("raises"), lambda C, H: Broken("counts")])
+@pytest.mark.parametrize(
+    "make", [_own_block, Layer, Theirs, lambda C, H: Broken("raises"), lambda C, H: Broken("counts")]
+)
 def test_a_reader_s_module_is_never_changed(make):
     module = make(12, 3).train()
     module.register_forward_hook(lambda *_: None)
@@ -778,8 +799,9 @@ def test_a_reader_s_module_is_never_changed(make):
     last.grad = torch.full_like(last, 2.0)
     kept = copy.deepcopy(module.state_dict()), [p.requires_grad for p in module.parameters()], torch.get_rng_state()
     hooks = [len(m._forward_hooks) for m in module.modules()]
-    for check in (verify.check_block, lambda m: verify.check_multihead(m, 3)):
-        check(module)
+    verify.check_block(module)
+    if not isinstance(module, Block | Layer):  # whose matrices are not those of heads alone
+        verify.check_multihead(module, 3)
     assert all(torch.equal(a, b) for a, b in zip(kept[0].values(), module.state_dict().values(), strict=True))
     assert [p.requires_grad for p in module.parameters()] == kept[1]
     assert torch.equal(torch.get_rng_state(), kept[2])

@@ -295,7 +295,7 @@ class Block:
 
     def __init__(self, piece: Piece):
         self.piece = piece
-        self.seen = Seen(piece, piece.random(), piece.x())
+        self.seen = Seen(piece, piece.randomised(), piece.x())
         self.name, self.words, self.status, self.attention, self.mlp = self._find()
 
     def _find(self):
@@ -362,7 +362,7 @@ def _structure(block: Block) -> Result:
 
 def _residual(piece: Piece, block: Block | None) -> Result:
     """With every matrix at zero, a branch adds nothing, and a pre-norm block passes its input on."""
-    model, x, expected = piece.random(), piece.x(), "the input itself, with every matrix at zero"
+    model, x, expected = piece.randomised(), piece.x(), "the input itself, with every matrix at zero"
     zeroed = 0
     with torch.no_grad():
         for module in model.modules():
@@ -384,7 +384,7 @@ def _residual(piece: Piece, block: Block | None) -> Result:
     for factor in (0.0, 2.0, 0.5):
         if same(y, factor * x, 1e-6):
             return outcome(FAILED, f"{factor:g} times the input", expected, "the stream is added twice, or scaled")
-    fresh = piece.random(vectors=False)  # norms as they start, with gain 1: behind a norm, rows are standard
+    fresh = piece.randomised(vectors=False)  # norms as they start, with gain 1: behind a norm, rows are standard
     out = piece.call(fresh, x)
     if out.mean(-1).abs().max() < 1e-4 and (out.var(-1, unbiased=False) - 1).abs().max() < 1e-2:
         return outcome(DIFFERS, "the normalised input", expected, "post-norm: the stream itself is normalised")
@@ -551,7 +551,11 @@ class WrongBlock(nn.Module):
         super().__init__()
         self.way, self.dropout = way, dropout
         self.ln_1 = WrongNorm(n_embd, **(norm or {}))
-        self.ln_2 = self.ln_1 if way == "norm-shared" else WrongNorm(n_embd, **(norm or {}))
+        self.ln_2 = (
+            self.ln_1
+            if way in ("norm-shared", "parallel-one-norm", "mlp-without-norm")
+            else WrongNorm(n_embd, **(norm or {}))
+        )
         self.attn = WrongHeads(n_embd, n_head, **how)
         between = {"gelu": nn.GELU, "none": nn.Identity}[activation]()
         self.mlp = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), between, nn.Linear(4 * n_embd, n_embd))

@@ -42,6 +42,7 @@ class Task:
     mistakes: tuple = ()
     differs: tuple = ()
     pairs: Callable[[], tuple] = tuple
+    fits: Callable | None = None  # (function) -> words, where a number alone is wrong and can be measured
     properties: Callable | None = None  # (function) -> words, where nothing in the catalogue equals the answers
     single: bool = False
     learns: bool = True  # then an answer through which no gradient flows has failed, else it differs
@@ -137,11 +138,14 @@ def _size(case) -> str:
     return str(tuple(case[0].shape))
 
 
-def _named(task: Task, answers, cases) -> Mistake | None:
-    """The mistake whose answers are those of the reader, from the catalogue or made of two that are in it."""
-
-    of = _asking(task, cases)
-    return likely(task.mistakes, answers, of) or likely(task.pairs(), answers, of)
+def _named(mistakes, task: Task, answers, works) -> Mistake | None:
+    """The one of `mistakes` whose answers are those of the reader: everywhere, or at least where the reader's works."""
+    some = [answers[i] for i in works], [task.cases[i] for i in works]
+    for mine, cases in ((answers, task.cases), *((some,) if 0 < len(works) < len(answers) else ())):
+        found = likely(mistakes, mine, _asking(task, cases))
+        if found:
+            return found
+    return None
 
 
 def _asking(task: Task, cases) -> Callable:
@@ -171,7 +175,7 @@ def _shapes(task: Task, answers, right) -> Result:
     needed = [b for b in bad if not task.optional(b[0])]
     case, problem = (needed or bad)[0]
     measured = f"for {_size(case)}: {problem}"
-    mistake = _named(task, answers, task.cases)
+    mistake = _named(task.mistakes, task, answers, ())
     if mistake:
         return Result("shapes", FAILED, measured, expected, mistake.cause)
     fine = [_size(case) for case, answer in zip(task.cases, answers, strict=True) if all(case is not b[0] for b in bad)]
@@ -228,10 +232,12 @@ def _values(task, function, answers, right, works) -> tuple[Result, Task]:
     for known in task.differs:
         if likely((known,), mine, _asking(task, cases)):
             return Result("", DIFFERS, measured, expected, known.cause), replace(task, right=known.wrong)
-    mistake = _named(task, answers, task.cases) or _named(task, mine, cases)
+    mistake = _named(task.mistakes, task, answers, works)
+    words = task.fits(function) if task.fits and not mistake else ""
+    mistake = mistake or (None if words else _named(task.pairs(), task, answers, works))
     if mistake:
         return Result("", FAILED, measured, expected, f"your output equals this version: {mistake.cause}"), task
-    words = task.properties(function) if task.properties else ""
+    words = words or (task.properties(function) if task.properties else "")
     words = words or "it equals none of the mistakes known here"
     return Result("", FAILED, measured, expected, f"{words} ({task.page})"), task
 
@@ -499,13 +505,13 @@ def _attention_properties(function) -> str:
     T = 6
     q, k, v = _random(1, T, T, seed=5), _random(1, T, T, seed=6), torch.eye(T)[None]
     weights = _either(function, q, k, v)
-    if isinstance(weights, Exception) or weights.shape != (1, T, T):
+    return "" if isinstance(weights, Exception) or weights.shape != (1, T, T) else _describe(weights[0])
+
+
+def _attention_scale(function) -> str:
+    """In words, by what the scores are divided, if that alone is wrong: measured for two widths of a head."""
+    if _attention_properties(function):
         return ""
-    return _describe(weights[0]) or _scale_words(function)
-
-
-def _scale_words(function) -> str:
-    """In words, by what the scores are divided, if softmax weights tell: for two widths of a head."""
     found = {}
     for D in (4, 16):
         T = D
@@ -522,6 +528,8 @@ def _scale_words(function) -> str:
         found[D] = slope
     (small, s), (large, b) = found.items()
     times = [1 / (slope**2 * D) if slope else 0 for D, slope in found.items()]
+    if all(abs(t - 1) < 1e-2 for t in times) and s > 0:
+        return ""
     if s > 0 and abs(s - b) < 1e-3 * s:
         return (
             f"the scores are multiplied by {s:.3g} whatever D is, the root of 1/{1 / s**2:.4g}: a number that is "
@@ -625,6 +633,7 @@ ATTENDING = Task(
     tuple(_qkv(*size, seed=i) for i, size in enumerate(_HEADS)),
     ATTENTION_MISTAKES,
     pairs=_attention_pairs,
+    fits=_attention_scale,
     properties=_attention_properties,
     more=(("causal", _causal), ("extreme", _extreme), ("half", _half)),
     optional=lambda case: case[0].dim() == 4,

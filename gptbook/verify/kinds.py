@@ -56,7 +56,6 @@ SCALE = {  # (words, the factor of the scores)
     ),
     "scaled-by-batch": ("the scores are divided by the root of the batch B", lambda q: 1 / math.sqrt(q.size(0))),
     "scaled-by-fourth-root": ("the scores are divided by the fourth root of D", lambda q: q.size(-1) ** -0.25),
-    "scaled-by-2-D": ("the scores are divided by the root of 2 D", lambda q: (2 * q.size(-1)) ** -0.5),
     "sign": ("the scores have the wrong sign", lambda q: -1 / math.sqrt(q.size(-1))),
 }
 

@@ -33,7 +33,7 @@ class Piece:
         if not isinstance(module, nn.Module):
             kind = "the class itself: build it first" if isinstance(module, type) else f"a {type(module).__name__}"
             raise TypeError(f"module must be a torch.nn.Module, got {kind}")
-        self.original, self.changed = module, False
+        self.original, self.changed, self._random = module, False, {}
         parameter = next(module.parameters(), torch.zeros(0))
         self.device = parameter.device
 
@@ -47,8 +47,14 @@ class Piece:
             raise CannotLook("it cannot be copied: copy.deepcopy gives the same module back")
         return model.float().eval()
 
-    def random(self, gain: float = 1.0, vectors: bool = True) -> nn.Module:
-        """A copy with random weights, the same each time: fresh ones hide faults, and zeros hide everything."""
+    def random(self, gain: float = 1.0) -> nn.Module:
+        """A copy with random weights: fresh ones hide faults, and zeros hide everything. Do not change it."""
+        if gain not in self._random:
+            self._random[gain] = self.randomised(gain)
+        return self._random[gain]
+
+    def randomised(self, gain: float = 1.0, vectors: bool = True) -> nn.Module:
+        """A copy of its own whose matrices, and vectors unless told otherwise, are random; the same each time."""
         model, generator = self.copied(), torch.Generator().manual_seed(0)
         with torch.no_grad():
             for p in model.parameters():
@@ -156,9 +162,13 @@ def causal(piece: Piece) -> Result:
     for gain in (0.3, 1.0, 3.0):
         model, x = piece.random(gain), piece.x()
         y = piece.call(model, x)
-        for cut in range(1, piece.T):
-            other = torch.cat([x[:, :cut], 3 * piece.x(seed=cut + 1)[:, cut:]], 1)  # (B, T, C)
-            apart = distance(y[:, :cut], piece.call(model, other)[:, :cut]) / max(1.0, y.abs().max().item())
+        others = [torch.cat([x[:, :cut], 3 * piece.x(seed=cut + 1)[:, cut:]], 1) for cut in range(1, piece.T)]
+        for cut, moved in enumerate(_together(piece, model, others), 1):
+            apart = distance(y[:, :cut], moved[:, :cut]) / max(1.0, y.abs().max().item())
+            if apart:  # asked again by itself: rows of a batch may move each other, which is another question
+                apart = distance(y[:, :cut], piece.call(model, others[cut - 1])[:, :cut]) / max(
+                    1.0, y.abs().max().item()
+                )
             worst, where = max((worst, where), (apart, f" when position {cut} and later change"))
     expected = "earlier positions move by 0"
     if piece.T == 1:
@@ -167,6 +177,11 @@ def causal(piece: Piece) -> Result:
         cause = "what comes later moves what came before: a mask, a softmax, or a mean over the wrong axis"
         return outcome(FAILED, f"earlier positions move by {worst:.1e}{where}", expected, cause)
     return outcome(PASSED, f"earlier positions move by {worst:.0e}" if worst else expected, expected)
+
+
+def _together(piece: Piece, model, inputs) -> list:
+    """What a module gives for several inputs, each (B, T, C), asked at once as one larger batch."""
+    return list(piece.call(model, torch.cat(inputs)).chunk(len(inputs))) if inputs else []
 
 
 def batch_independent(piece: Piece) -> Result:
@@ -184,13 +199,13 @@ def batch_independent(piece: Piece) -> Result:
 
 def reaches_back(piece: Piece) -> Result:
     """Every earlier position moves the last."""
-    model, x, dead = piece.random(), piece.x(), []
-    y = piece.call(model, x)
+    model, x, others = piece.random(), piece.x(), []
     for t in range(piece.T):
         other = x.clone()
         other[:, t] = piece.x(seed=9)[:, t]
-        if distance(y[:, -1], piece.call(model, other)[:, -1]) < 1e-7:
-            dead.append(t)
+        others.append(other)
+    y, *moved = _together(piece, model, [x, *others])
+    dead = [t for t, z in enumerate(moved) if distance(y[:, -1], z[:, -1]) < 1e-7]
     expected = "every position moves the last"
     if dead:
         cause = "the last position does not read all that came before"
@@ -200,7 +215,7 @@ def reaches_back(piece: Piece) -> Result:
 
 def has_gradient(piece: Piece) -> Result:
     """Backward reaches the input and every parameter. How large a gradient is does not count: a key's bias has none."""
-    model, x, expected = piece.random(), piece.x().requires_grad_(), "a gradient for the input and every parameter"
+    model, x, expected = piece.randomised(), piece.x().requires_grad_(), "a gradient for the input and every parameter"
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     answer = ask(model, x)
     y = piece.tensor(answer, x)
