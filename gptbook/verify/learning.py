@@ -1214,7 +1214,11 @@ class _Schedule:
             return Result("warm-up", FAILED, measured, expected, cause)
         falls = any(b < a * (1 - 1e-9) for a, b in pairwise(rising))
         # A floor under the first steps is no fault, but most of the way must rise.
-        if w > 1 and (falls or len({round(rate / self.high, 9) for rate in rising}) <= len(rising) / 3):
+        if w > 1 and (
+            falls
+            or self.close(r[0], self.high)
+            or len({round(rate / self.high, 9) for rate in rising}) <= len(rising) / 3
+        ):
             flat = self.close(r[0], self.high)
             fallback = known("schedule-no-warm-up") if flat else "it does not rise with every step of the warm-up"
             return Result("warm-up", FAILED, measured, expected, self.cause(fallback))
