@@ -295,8 +295,8 @@ def loss(subject: Subject) -> Result:
     if convention == "":
         return _result(PASSED, measured, expected)
     if convention == "shifted" and subject.target_name == "labels":
-        return _result(
-            DIFFERS, measured, expected,
+        return _result(  # no configuration speaks of it
+            DIFFERS if subject.expect is None else PASSED, measured, expected,
             "it shifts its labels itself: give it the tokens, not the shifted targets of this book",
         )  # fmt: skip
     return _result(FAILED, measured, expected, _LOSS_CAUSES.get(convention, "no known mistake gives this number"))

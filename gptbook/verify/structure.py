@@ -203,7 +203,10 @@ class Machine:
         if d.rotary:
             q, k = rotated(q, *d.rotary), rotated(k, *d.rotary)
         G = k.size(1)
-        k, v = (part.repeat_interleave(H // G, dim=1) for part in (k, v))
+        if reading.tiled:
+            k, v = (part.repeat(1, H // G, 1, 1) for part in (k, v))
+        else:
+            k, v = (part.repeat_interleave(H // G, dim=1) for part in (k, v))
         scale = SCALES[d.scale](D, self.a.width, H) if isinstance(d.scale, str) else d.scale
         scores = q @ k.mT * scale  # (B, H, T, T)
         if d.slopes:
@@ -262,6 +265,7 @@ class Reading:
     query_width: int = 0
     key_width: int = 0
     heads: int = 0  # the number of heads, where each has matrices of its own
+    tiled: bool = False  # head h of the queries reads head h % G of the keys, not h // (H / G)
 
     def parts(self, layer: int, H: int):
         """Query, key, value and projection, each (W, b); W of the projection is None if there is none."""
@@ -331,10 +335,11 @@ def _readings(a: Anatomy) -> Iterator[Reading]:
                     continue
                 taken = [_at(w) if w else (lambda layer: nothing) for w in (wq, wk, wv, wo)]
                 heads = max(m.heads for m in (q, k, *flow))
-                yield Reading(
-                    lambda layer, H, taken=taken: tuple(part(layer) for part in taken),
-                    heads_last, wq[0][0].size(0), wk[0][0].size(0), heads,
-                )  # fmt: skip
+                for tiled in (False, True) if wq[0][0].size(0) != wk[0][0].size(0) else (False,):
+                    yield Reading(
+                        lambda layer, H, taken=taken: tuple(part(layer) for part in taken),
+                        heads_last, wq[0][0].size(0), wk[0][0].size(0), heads, tiled,
+                    )  # fmt: skip
     if not score and len(carry) in (1, 2):
         yield from _packed(a)
 
@@ -350,14 +355,14 @@ def _packed(a: Anatomy) -> Iterator[Reading]:
             if wide <= width or (wide - width) % 2:
                 continue
             keys = (wide - width) // 2
-            layouts = list(itertools.permutations("3HD")) if keys == width else [("3", "H", "D")]
+            layouts = list(itertools.permutations("3HD")) if keys == width else ["apart", "tiled", "by group"]
             # Commonest first: the three apart, in the order q, k, v; then head by head; the other orders last.
             for order, layout in itertools.product(itertools.permutations(range(3)), layouts):
-                heads_last = keys != width and layout == ("3", "D", "H")
-                yield Reading(_unpacked(pack, out, width, keys, order, layout), heads_last, width, keys)
+                take = _unpacked(pack, out, width, keys, order, layout)
+                yield Reading(take, False, width, keys, tiled=layout == "tiled")
 
 
-def _unpacked(pack, out, width: int, keys: int, order: tuple, layout: tuple):
+def _unpacked(pack, out, width: int, keys: int, order: tuple, layout):
     """Queries, keys and values of a packed matrix; `layout`: how its rows run over these three, the heads and D."""
 
     def take(layer, H):
@@ -367,6 +372,11 @@ def _unpacked(pack, out, width: int, keys: int, order: tuple, layout: tuple):
             sizes = {"3": 3, "H": H, "D": width // H}
             rows = rows.view([sizes[axis] for axis in layout]).permute([layout.index(axis) for axis in "3HD"])
             rows = rows.flatten(1).unbind()
+        elif layout == "by group":  # (G, queries of the group + 2, D)
+            D = width // H
+            rows = rows.view(keys // D, -1, D)
+            rows = rows[:, :-2].flatten(), rows[:, -2].flatten(), rows[:, -1].flatten()
+            rows = [rows[i] for i in order]
         else:
             rows = rows.split([(width, keys, keys)[i] for i in order])
         rows = [rows[order.index(i)] for i in range(3)]
