@@ -1,7 +1,7 @@
-"""The command `gptbook`: data, train, eval, sample.
+"""The command `gptbook`: data, train, eval, sample, check.
 
-Exit codes: 0 done; 2 with one line on stderr when something is wrong; 130 when Ctrl-C ended it, after `train` has
-written a checkpoint; 141, silently, when whoever reads the output has gone.
+Exit codes: 0 done; 1 when `check` found a mistake; 2 with one line on stderr when something is wrong; 130 when Ctrl-C
+ended it, after `train` has written a checkpoint; 141, silently, when whoever reads the output has gone.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def parser() -> Parser:
     """The command line. No module of this package is imported for it, so that `--help` comes at once."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show where in the program an error comes from")
-    description = "Train small GPTs, measure them, and let them write."
+    description = "Train small GPTs, measure them, let them write, and check your own."
     top = Parser(prog="gptbook", description=description, parents=[common], allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -137,6 +137,16 @@ def parser() -> Parser:
     sample.add_argument(
         "--no-cache", action="store_true", help="compute the past anew for each token: the same text, more slowly"
     )
+
+    check = command("check", run_check, "check your own GPT, or parts of one, and name what is wrong")
+    check.add_argument(
+        "file", type=place, metavar="FILE.py", help="defines build_model(), GPT, attention, sample, ... (see page 8)"
+    )
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.add_argument(
+        "--limit", type=number(0, above=True), metavar="S",
+        help="the longest that importing FILE and each check may take (default: 30 and 300 seconds)",
+    )  # fmt: skip
     return top
 
 
@@ -300,6 +310,16 @@ def run_sample(args):
         top_p=args.top_p,
     )  # (1, T + N)
     print(tokenizer.decode(out[0].tolist()))
+
+
+def run_check(args):
+    """Check what a reader's file defines."""
+    from gptbook import check
+
+    limits = (args.limit, args.limit) if args.limit else (check.IMPORT_SECONDS, check.CHECK_SECONDS)
+    found = check.check_file(args.file, *limits)
+    print(found.to_json() if args.json else found)
+    return 1 if found.failed else 0
 
 
 def _load_run(folder):

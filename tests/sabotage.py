@@ -1,263 +1,13 @@
-"""A family of small GPTs for the tests of `verify`: a right one, broken ones, and right ones that look unusual.
-
-`Toy()` is right, written apart from gptbook.model. `Toy(fault)` has one mistake that people make, `Toy(odd=...)` one
-design that is right but unlike GPT-2. Shapes: B rows, T tokens, C width, H heads, D = C / H, V symbols.
-"""
+"""Models for the tests of `verify` beside those of `gptbook.verify.broken`: look-alikes, and difficult ones."""
 
 import copy
-import math
 from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from gptbook.model import GPTConfig
-
-V, T, C, H, L = 31, 12, 32, 4, 2
-CONFIG = GPTConfig(vocab_size=V, block_size=T, n_layer=L, n_head=H, n_embd=C)
-
-
-class Norm(nn.Module):
-    """LayerNorm, or what people write instead of it."""
-
-    def __init__(self, fault="", odd=""):
-        super().__init__()
-        self.fault, self.odd = fault, odd
-        self.weight = nn.Parameter(torch.ones(C))
-        if odd != "rms norm":
-            self.bias = nn.Parameter(torch.zeros(C))
-
-    def forward(self, x):
-        if self.odd == "rms norm":
-            return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * self.weight
-        if self.fault == "norm over positions":
-            return F.layer_norm(x, x.shape[1:]) * self.weight + self.bias
-        if self.fault == "norm over the batch":
-            centred = x - x.mean(0, keepdim=True)
-            return centred / (centred.square().mean(0, keepdim=True) + 1e-5).sqrt() * self.weight + self.bias
-        return F.layer_norm(x, (C,), self.weight, self.bias)
-
-
-class Attention(nn.Module):
-    def __init__(self, fault="", odd=""):
-        super().__init__()
-        self.fault, self.odd = fault, odd
-        self.query, self.value = nn.Linear(C, C, bias=False), nn.Linear(C, C, bias=False)
-        self.key = nn.Linear(C, C, bias=odd == "key bias")
-        if fault != "no output projection":
-            self.proj = nn.Linear(C, C)
-        if fault == "unused parameter":
-            self.spare = nn.Linear(C, C)
-
-    def forward(self, x):
-        B, T, _ = x.shape
-        fault, odd = self.fault, self.odd
-        q, k, v = (part(x).view(B, T, H, C // H).transpose(1, 2) for part in (self.query, self.key, self.value))
-        if odd == "rotary":
-            q, k = rotate(q), rotate(k)
-        if fault == "rotary over heads":
-            q, k = (rotate(z.transpose(1, 2)).transpose(1, 2) for z in (q, k))
-        scores = q @ k.mT / math.sqrt(C // H)  # (B, H, T, T)
-        keep = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
-        if fault == "mask one ahead":
-            keep = torch.ones(T, T, dtype=torch.bool).tril(1)
-        if fault in ("own token hidden", "own token hidden, finite"):
-            keep = torch.ones(T, T, dtype=torch.bool).tril(-1)
-        if fault == "mask inverted":
-            keep = torch.ones(T, T, dtype=torch.bool).triu()
-        if odd == "window":
-            keep = keep & torch.ones(T, T, dtype=torch.bool).triu(-2)
-        if odd == "linear bias":
-            scores = scores - (torch.arange(T)[:, None] - torch.arange(T)).abs()
-        if fault == "no mask" or (fault == "no mask in training" and self.training):
-            weights = scores.softmax(-1)
-        elif fault == "scores multiplied":
-            weights = (scores * keep).softmax(-1)
-        elif fault == "mask added":
-            weights = (scores + keep.float()).softmax(-1)
-        elif fault == "weak fill":
-            weights = scores.masked_fill(~keep, -18.0).softmax(-1)
-        elif fault == "own token hidden, finite":
-            weights = scores.masked_fill(~keep, -1e9).softmax(-1)
-        elif fault == "mask after softmax":
-            weights = scores.softmax(-1) * keep
-        elif odd == "mask after softmax, divided again":
-            weights = scores.softmax(-1) * keep
-            weights = weights / weights.sum(-1, keepdim=True)
-        elif fault == "softmax over queries":
-            weights = scores.masked_fill(~keep, -math.inf).softmax(-2)
-        elif fault == "softmax over the batch":
-            weights = (scores.softmax(0) * keep) / T
-        else:
-            weights = scores.masked_fill(~keep, -math.inf).softmax(-1)
-        if fault == "dropout always on":
-            weights = F.dropout(weights, 0.2)
-        y = weights @ v  # (B, H, T, D)
-        y = y.reshape(B, T, C) if fault == "heads merged askew" else y.transpose(1, 2).reshape(B, T, C)
-        return y if fault == "no output projection" else self.proj(y)
-
-
-def rotate(z):
-    """Rotary positions over the last but one axis of z (..., T, D)."""
-    half = z.size(-1) // 2
-    angle = torch.arange(z.size(-2))[:, None] * 100.0 ** (-torch.arange(half) / half)  # (T, D / 2)
-    a, b = z[..., :half], z[..., half:]
-    return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
-
-
-class Block(nn.Module):
-    def __init__(self, fault="", odd=""):
-        super().__init__()
-        self.odd = odd
-        self.norm_1, self.norm_2 = Norm(fault, odd), Norm(fault, odd)
-        self.attention = Attention(fault, odd)
-        self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
-        if odd in ("zero projections", "zero projections and head"):
-            for linear in (self.attention.proj, self.down):
-                nn.init.zeros_(linear.weight)
-                nn.init.zeros_(linear.bias)
-
-    def mlp(self, x):
-        return self.down(F.relu(self.up(x)).square() if self.odd == "squared relu" else F.gelu(self.up(x)))
-
-    def forward(self, x):
-        if self.odd == "post-norm":
-            x = self.norm_1(x + self.attention(x))
-            return self.norm_2(x + self.mlp(x))
-        x = x + self.attention(self.norm_1(x))
-        return x + self.mlp(self.norm_2(x))
-
-
-class Toy(nn.Module):
-    """idx (B, T) -> logits (B, T, V), right unless `fault` says otherwise, and unusual if `odd` says so."""
-
-    def __init__(self, fault="", odd=""):
-        super().__init__()
-        self.fault, self.odd = fault, odd
-        self.tokens = nn.Embedding(V, C)
-        nn.init.normal_(self.tokens.weight, std=1.0 if fault == "tied, drawn wide" else 0.02)
-        if odd == "sinusoidal":
-            waves = torch.arange(T)[:, None] / 100.0 ** (torch.arange(C // 2) / (C // 2))
-            self.register_buffer("waves", torch.cat([waves.sin(), waves.cos()], -1))
-        elif fault not in ("no position table", "rotary over heads") and odd not in ("rotary", "linear bias"):
-            self.positions = nn.Embedding(T, C)
-            nn.init.normal_(self.positions.weight, std=0.02)
-            if odd == "zero positions":
-                nn.init.zeros_(self.positions.weight)
-        blocks = [Block(fault, odd) for _ in range(L)]
-        if fault == "same block twice":
-            blocks = [blocks[0]] * L
-        self.blocks = blocks if fault == "blocks in a list" else nn.ModuleList(blocks)
-        if fault != "no final norm":
-            self.norm = Norm(fault, odd)
-        self.head = nn.Linear(C, 64 if odd == "padded head" else V, bias=False)
-        nn.init.normal_(self.head.weight, std=0.02)
-        if odd == "tied" or fault == "tied, drawn wide":
-            self.head.weight = self.tokens.weight
-        if fault == "tied by copying":
-            self.head.weight = nn.Parameter(self.tokens.weight.clone())
-        if odd == "zero projections and head":
-            nn.init.zeros_(self.head.weight)
-        if fault == "gains drawn around 0":
-            for p in self.parameters():
-                nn.init.normal_(p, std=3.0)
-        if fault == "dropout never applied":
-            self.dropout = nn.Dropout(0.1)
-        if odd == "dropout":
-            self.dropout = nn.Dropout(0.1)
-
-    def stream(self, idx):
-        B, T = idx.shape
-        x = self.tokens(idx)
-        if self.odd == "sinusoidal":
-            x = x + self.waves[:T]
-        elif self.fault == "positions not added":
-            pass
-        elif self.fault == "positions all 0":
-            x = x + self.positions(torch.zeros(T, dtype=torch.long))
-        elif self.fault == "positions in pairs":
-            x = x + self.positions(torch.arange(T) // 2)
-        elif self.fault == "positions by row":
-            x = x + self.positions(torch.arange(B))[:, None]
-        elif hasattr(self, "positions"):
-            x = x + self.positions(torch.arange(T))
-        if self.odd == "dropout":
-            x = self.dropout(x)
-        for block in self.blocks:
-            x = block(x.detach() if self.fault == "stream detached" else x)
-        return x if self.fault == "no final norm" else self.norm(x)
-
-    def forward(self, idx):
-        if self.fault == "only a full context" and idx.size(1) != T:
-            raise RuntimeError(f"The size of tensor a ({idx.size(1)}) must match the size of tensor b ({T})")
-        z = self.head(self.stream(idx))
-        if self.fault == "probabilities":
-            return z.softmax(-1)
-        if self.fault == "transposed":
-            return z.transpose(1, 2)
-        if self.fault == "narrow head":
-            return z[..., :-1]
-        if self.fault == "divides by zero":
-            return z / (z.sum(-1, keepdim=True) * 0)
-        if self.fault == "no gradient":
-            return z.detach()
-        if self.fault == "keeps state":
-            self.calls = getattr(self, "calls", 0) + 1
-            return z * self.calls
-        return z
-
-
-class WithLoss(nn.Module):
-    """A model in the manner of many scripts: logits, or (logits, loss) when targets are given."""
-
-    def __init__(self, fault="", odd="", toy=None):
-        super().__init__()
-        self.toy, self.fault, self.odd = toy or Toy(), fault, odd
-
-    def forward(self, idx, targets=None):
-        z = self.toy(idx)
-        if targets is None:
-            return (z[:, -1:] if self.odd == "last position only" else z), None
-        loss = self.loss(z, idx, targets)
-        if self.fault == "targets leak":
-            z = z + F.one_hot(targets, V)
-        if self.odd == "flattened":
-            return z.flatten(0, 1), loss
-        if self.odd == "loss first":
-            return loss, z
-        if self.odd == "object":
-            return SimpleNamespace(logits=z, loss=loss)
-        if self.odd == "dictionary":
-            return {"loss": loss, "logits": z}
-        return z, loss
-
-    def loss(self, z, idx, targets):
-        B, T, V = z.shape
-        if self.fault == "targets not shifted":
-            targets = idx
-        if self.fault == "shifted twice":
-            z, targets = z[:, :-1], targets[:, 1:]
-        if self.fault == "viewed":
-            return F.cross_entropy(z.reshape(B, V, T), targets)
-        if self.fault == "softmax in front":
-            z = z.softmax(-1)
-        reduction = "sum" if self.fault == "summed" else "mean"
-        return F.cross_entropy(z.flatten(0, 1), targets.flatten(), reduction=reduction)
-
-
-class NeedsTargets(nn.Module):
-    """Forward in the manner of a first draft: targets have no default value."""
-
-    def __init__(self, strict=False):
-        super().__init__()
-        self.toy, self.strict = Toy(), strict
-
-    def forward(self, idx, targets):
-        z = self.toy(idx)
-        if targets is None and not self.strict:
-            return z, None
-        return z, F.cross_entropy(z.flatten(0, 1), targets.flatten())
+from gptbook.verify.broken import CONFIG, C, H, L, NeedsTargets, T, Toy, V, WithLoss  # noqa: F401
 
 
 class ShiftsItself(nn.Module):
@@ -345,3 +95,188 @@ def trained(steps=30):
         loss.backward()
         optimizer.step()
     return copy.deepcopy(model)
+
+
+# ---- right ones, as other people write them
+
+
+class Head(nn.Module):
+    """One head of its own, as in many lectures; with `summed` it has an output matrix of its own as well."""
+
+    def __init__(self, summed=False):
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(C, C // H, bias=False) for _ in range(3))
+        self.register_buffer("tril", torch.ones(T, T).tril())
+        if summed:
+            self.out = nn.Linear(C // H, C, bias=False)
+
+    def forward(self, x):
+        T = x.size(1)
+        scores = self.query(x) @ self.key(x).transpose(-2, -1) * (C // H) ** -0.5
+        y = scores.masked_fill(self.tril[:T, :T] == 0, float("-inf")).softmax(-1) @ self.value(x)
+        return self.out(y) if hasattr(self, "out") else y
+
+
+class ManyHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(Head() for _ in range(H))
+        self.proj = nn.Linear(C, C)
+
+    def forward(self, x):
+        return self.proj(torch.cat([head(x) for head in self.heads], dim=-1))
+
+
+class SummedHeads(nn.Module):
+    """Each head has an output matrix, and the outputs are added: the same as to join the heads and project."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(Head(summed=True) for _ in range(H))
+        self.bias = nn.Parameter(torch.zeros(C))
+
+    def forward(self, x):
+        return sum(head(x) for head in self.heads) + self.bias
+
+
+class FromTorch(nn.Module):
+    """nn.MultiheadAttention with a mask in which True hides."""
+
+    def __init__(self):
+        super().__init__()
+        self.mha = nn.MultiheadAttention(C, H, batch_first=True)
+
+    def forward(self, x):
+        hidden = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
+        return self.mha(x, x, x, attn_mask=hidden, need_weights=False)[0]
+
+
+class Packed(nn.Module):
+    """One matrix for queries, keys and values, in one of the orders that people use, through PyTorch's own function."""
+
+    def __init__(self, order="3HD", bias=False):
+        super().__init__()
+        self.order = order
+        self.qkv, self.proj = nn.Linear(C, 3 * C, bias=bias), nn.Linear(C, C)
+
+    def forward(self, x):
+        B, T, _ = x.shape
+        sizes = {"3": 3, "H": H, "D": C // H}
+        parts = self.qkv(x).view(B, T, *(sizes[axis] for axis in self.order))
+        q, k, v = parts.permute(2 + self.order.index("3"), 0, 2 + self.order.index("H"), 1, 2 + self.order.index("D"))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(y.transpose(1, 2).reshape(B, T, C))
+
+
+class Einsum(nn.Module):
+    """Bare parameters, one matrix for each head, and einsum."""
+
+    def __init__(self):
+        super().__init__()
+        self.w_q, self.w_k, self.w_v = (nn.Parameter(torch.randn(H, C, C // H) / C**0.5) for _ in range(3))
+        self.w_o = nn.Parameter(torch.randn(H, C // H, C) / C**0.5)
+
+    def forward(self, x):
+        q, k, v = (torch.einsum("btc,hcd->bhtd", x, w) for w in (self.w_q, self.w_k, self.w_v))
+        scores = torch.einsum("bhtd,bhsd->bhts", q, k) / (C // H) ** 0.5
+        future = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
+        return torch.einsum("bhts,bhsd,hdc->btc", scores.masked_fill(future, -torch.inf).softmax(-1), v, self.w_o)
+
+
+class OtherBlock(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.sa, self.ln1, self.ln2 = attention, nn.LayerNorm(C), nn.LayerNorm(C)
+        self.ffwd = nn.Sequential(nn.Linear(C, 4 * C), nn.GELU(), nn.Linear(4 * C, C), nn.Dropout(0.0))
+
+    def forward(self, x):
+        x = x + self.sa(self.ln1(x))
+        return x + self.ffwd(self.ln2(x))
+
+
+class Other(nn.Module):
+    """A GPT in the manner of lectures, with one of the attentions above, its blocks in an nn.Sequential."""
+
+    def __init__(self, attention=ManyHeads):
+        super().__init__()
+        self.token_embedding_table = nn.Embedding(V, C)
+        self.position_embedding_table = nn.Embedding(T, C)
+        self.blocks = nn.Sequential(*[OtherBlock(attention()) for _ in range(L)])
+        self.ln_f, self.lm_head = nn.LayerNorm(C), nn.Linear(C, V, bias=False)
+
+    def forward(self, idx, targets=None):
+        position = self.position_embedding_table(torch.arange(idx.size(1)))
+        logits = self.lm_head(self.ln_f(self.blocks(self.token_embedding_table(idx) + position)))
+        if targets is None:
+            return logits, None
+        return logits, F.cross_entropy(logits.view(-1, V), targets.view(-1))
+
+
+class Bare(nn.Module):
+    """Nothing but parameters and functions: positions (1, T, C), matrices that stand on the right of the product."""
+
+    def __init__(self):
+        super().__init__()
+
+        def matrix(*shape):
+            return nn.Parameter(torch.randn(shape) * 0.1)
+
+        self.wte, self.wpe, self.head = matrix(V, C), matrix(1, T, C), matrix(C, V)
+        self.layers = nn.ModuleList()
+        for _ in range(L):
+            layer = nn.Module()
+            layer.wqkv, layer.wo, layer.w1, layer.w2 = (
+                matrix(C, 3 * C),
+                matrix(C, C),
+                matrix(C, 4 * C),
+                matrix(4 * C, C),
+            )
+            layer.g1, layer.g2 = nn.LayerNorm(C), nn.LayerNorm(C)
+            self.layers.append(layer)
+        self.norm = nn.LayerNorm(C)
+
+    def forward(self, idx):
+        B, T = idx.shape
+        x = self.wte[idx] + self.wpe[:, :T]
+        for layer in self.layers:
+            q, k, v = (z.view(B, T, H, -1).transpose(1, 2) for z in (layer.g1(x) @ layer.wqkv).chunk(3, dim=-1))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + y.transpose(1, 2).flatten(2) @ layer.wo
+            x = x + F.gelu(layer.g2(x) @ layer.w1) @ layer.w2
+        return self.norm(x) @ self.head
+
+
+class OneBlock(nn.Module):
+    """A single block, under a name that counts nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe, self.block = nn.Embedding(V, C), nn.Embedding(T, C), OtherBlock(Packed())
+        self.ln_f, self.lm_head = nn.LayerNorm(C), nn.Linear(C, V, bias=False)
+
+    def forward(self, idx):
+        return self.lm_head(self.ln_f(self.block(self.wte(idx) + self.wpe(torch.arange(idx.size(1))))))
+
+
+class Reinitialised(Toy):
+    """Blocks that are copies, drawn anew afterwards."""
+
+    def __init__(self):
+        super().__init__("blocks that are copies")
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+
+def hugging_face(kind="gpt2"):
+    """A small model of another library, with random weights."""
+    import transformers as hf
+
+    sizes = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 0}
+    if kind == "gpt2":
+        return hf.GPT2LMHeadModel(hf.GPT2Config(n_positions=T, n_embd=C, n_layer=L, n_head=H, **sizes))
+    shape = {"hidden_size": C, "num_hidden_layers": L, "num_attention_heads": H, "max_position_embeddings": T}
+    if kind == "llama":
+        config = hf.LlamaConfig(num_key_value_heads=2, intermediate_size=48, **shape, **sizes)
+        return hf.LlamaForCausalLM(config)
+    return hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(intermediate_size=4 * C, **shape, **sizes))

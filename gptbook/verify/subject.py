@@ -131,6 +131,7 @@ class Subject:
         self.target_name = self._find_target_name()
         self.via_targets = self.flat = False  # how full logits come; `probe` finds out
         self._random = {}
+        self.anatomy = self.structure = None  # its parts and what they compute, once that was looked for
 
     # ---- copies
 
