@@ -677,3 +677,25 @@ def test_the_embedding_is_divided_by_its_size():
     x, _ = model.embed(rows(2, 5))
     assert torch.allclose(x.square().mean(-1), torch.ones(2, 5), atol=1e-4)
     assert not any("ln" in name for name, _ in model.named_parameters())
+
+
+LATER = replace(PRESETS["shakespeare"], vocab_size=29, block_size=16, n_embd=32)
+
+
+@pytest.mark.parametrize(
+    ("change", "failed", "cause"),
+    [
+        ({}, [], ""),
+        ({"qk_norm": False}, ["attention"], "queries and keys are not normalised, and should be"),
+        ({"embedding_norm": False}, ["embeddings"], "the stream is not normalised before the first block"),
+        ({"activation": "relu"}, ["activation"], "ReLU, not squared relu"),
+    ],
+)
+def test_what_is_later_than_a_llama_is_found_in_a_model(change, failed, cause):
+    """A failure would mean that the book's own fast model is called wrong, or that a wrong one passes for it."""
+    torch.manual_seed(0)
+    model = ModernGPT(replace(LATER, **change))
+    report = verify.check_model(model, 29, 16, expect=LATER)
+    assert report.failed == failed
+    assert all(cause in result.cause for result in report.results if result.status == "failed")
+    assert verify.check_model(model, 29, 16).failed == []

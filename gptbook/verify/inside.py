@@ -91,6 +91,8 @@ def embeddings(subject: Subject) -> Result:
     expected = "token + learned position"
     if isinstance(expect, ModernConfig) and wanted.rotary:
         expected = "token alone, positions rotary"
+    if wanted.embedding:
+        expected = f"a norm of: {expected}"
     if expect is not None:
         expected += ", tied" if getattr(expect, "tied", False) else ", not tied"
     if "ends" not in found.known:
@@ -101,6 +103,11 @@ def embeddings(subject: Subject) -> Result:
     position = words.get(d.positions, f" + {d.position_times if d.position_times > 1 else ''} learned position")
     measured = f"{scale}token{position.replace('+  ', '+ ')}, {'tied' if a.tied else 'not tied'}"
     status, causes = PASSED, []
+    if d.embedding:
+        measured = f"a norm of: {measured}"
+        if expect is None:
+            status = DIFFERS
+            causes.append("the stream is normalised before the first block, which GPT-2 does not do")
     if d.token_scale != 1:
         status = DIFFERS
         causes.append("the embedding is multiplied by the root of C, as in the paper of 2017, not in GPT-2")
@@ -118,6 +125,9 @@ def embeddings(subject: Subject) -> Result:
         status = DIFFERS
         causes.append("positions come from a table that is not learned, such as sines and cosines")
     if expect is not None:
+        if bool(d.embedding) != bool(wanted.embedding):
+            unwanted = "and should not be" if d.embedding else "and should be"
+            causes.append(f"the stream is {'' if d.embedding else 'not '}normalised before the first block, {unwanted}")
         if d.positions == "none" and wanted.positions == "learned":
             causes.append("no position is added to the stream, where a learned one is expected")
         if d.positions == "learned" and wanted.rotary:
@@ -280,6 +290,8 @@ def attention(subject: Subject) -> Result:
         expected = f"{_heads(wanted.n_head)}, {expected}"
     if wanted.rotary:
         expected += f", rotary with base {wanted.rotary[1]:g}"
+    if wanted.qk_norm:
+        expected += ", queries and keys normalised"
     if "attention" not in found.known:
         return _unlike(subject, found, "attention", expected)
     d, a = found.design, found.anatomy
@@ -302,6 +314,11 @@ def attention(subject: Subject) -> Result:
         if expect is None:
             status = DIFFERS
             causes.append("positions turn queries and keys (rotary), where GPT-2 adds them to the stream")
+    if d.qk_norm:
+        measured += ", queries and keys normalised"
+        if expect is None:
+            status = DIFFERS
+            causes.append("queries and keys are normalised, which GPT-2 does not do")
     if d.slopes:
         measured += ", a bias that falls with distance"
         status = DIFFERS
@@ -314,6 +331,9 @@ def attention(subject: Subject) -> Result:
             causes.append(f"there are {d.n_head} heads, not {wanted.n_head}")
         elif hasattr(expect, "n_head") and shared != (wanted_keys := getattr(expect, "kv_heads", wanted.n_head)):
             causes.append(f"there are {shared} heads of keys and values, not {wanted_keys}")
+        if bool(d.qk_norm) != bool(wanted.qk_norm):
+            unwanted = "and should not be" if d.qk_norm else "and should be"
+            causes.append(f"queries and keys are {'' if d.qk_norm else 'not '}normalised, {unwanted}")
         if wanted.rotary and not d.rotary:
             causes.append("queries and keys are not turned: rotary positions are expected")
         if d.rotary and not wanted.rotary:

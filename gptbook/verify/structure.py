@@ -98,6 +98,7 @@ class Design:
     positions: str = "learned"  # or "none", "fixed" (a table that is not learned), "constant" (the same everywhere)
     position_times: int = 1
     position_in_blocks: bool = False
+    embedding: tuple | None = None  # the norm, without a gain, of token and position together
     final: tuple = ("layer", 1e-5)
     norm: tuple = ("layer", 1e-5)
     norms_swapped: bool = False
@@ -110,6 +111,7 @@ class Design:
     n_head: int = 1
     scale: str | float = "root D"
     rotary: tuple | None = None  # ("pairs" or "halves", base)
+    qk_norm: tuple | None = None  # the norm, without a gain, of each query and key
     slopes: bool = False  # a bias on the scores that falls with distance: ALiBi
     attention_first: bool = True
     layers: int = 0
@@ -147,6 +149,8 @@ class Machine:
         x = d.token_scale * _double(a.tokens)[a.idx.cpu()]
         if position is not None:
             x = x + d.position_times * position
+        if d.embedding:
+            x = _normed(x, None, *d.embedding)
         for layer in range(self.L):
             if d.position_in_blocks and position is not None:
                 x = x + position
@@ -200,6 +204,8 @@ class Machine:
         T, H = q.size(1), d.n_head
         D = q.size(-1) // H
         q, k, v = (reading.split(part, D) for part in (q, k, v))  # (B, H or G, T, D)
+        if d.qk_norm:
+            q, k = _normed(q, None, *d.qk_norm), _normed(k, None, *d.qk_norm)
         if d.rotary:
             q, k = rotated(q, *d.rotary), rotated(k, *d.rotary)
         G = k.size(1)
@@ -411,12 +417,14 @@ def anatomy(subject: Subject) -> Anatomy:
 def expected_design(config) -> Design:
     """What a GPTConfig or a ModernConfig says, as far as a design holds it."""
     if isinstance(config, ModernConfig):
-        gates = {"swiglu": "silu", "geglu": "gelu"}
+        names = {"swiglu": "silu", "geglu": "gelu", "relu2": "squared relu"}
         norm = (config.norm, config.norm_eps)
         return Design(
             positions="none" if config.positions == "rotary" else "learned",
             rotary=("pairs", float(config.rope_base)) if config.positions == "rotary" else None,
-            norm=norm, final=norm, n_head=config.n_head, activation=gates.get(config.activation, config.activation),
+            norm=norm, final=norm, n_head=config.n_head, activation=names.get(config.activation, config.activation),
+            embedding=norm if config.embedding_norm else None,
+            qk_norm=("rms", config.norm_eps) if config.qk_norm else None,
         )  # fmt: skip
     return Design(n_head=getattr(config, "n_head", 1), activation=getattr(config, "activation", "gelu"))
 
@@ -532,20 +540,24 @@ def _streams(a: Anatomy, machine: Machine, base: Design) -> list[Design]:
     ]
     if a.entering is None:
         return ways
+    norms = [(kind, eps) for kind in ("rms", "layer") for eps in EPSILONS]
+    ways = [replace(way, embedding=norm) for norm in (base.embedding, None, *norms) for way in ways]
     size = a.entering.abs().max()
 
     def is_it(way):
         x = way.token_scale * tokens
         x = x if way.positions == "none" else x + way.position_times * _double(a.positions)[: a.idx.size(1)]
+        x = _normed(x, None, *way.embedding) if way.embedding else x
         return (x - a.entering).abs().max() < 1e-5 * size
 
-    found = [way for way in ways if is_it(way)]
+    found = list(itertools.islice((way for way in ways if is_it(way)), 2))  # norms that differ in eps alone are alike
     for scale in scales if not found else ():
         rest = a.entering - scale * tokens  # (B, T, C): what is not the token
         if (rest[0] - rest[1]).abs().max() < 1e-5 * size:
             machine.fixed = rest[0]
             constant = (rest[0] - rest[0, :1]).abs().max() < 1e-5 * size
-            found.append(replace(base, token_scale=scale, positions="constant" if constant else "fixed"))
+            fixed = "constant" if constant else "fixed"
+            found.append(replace(base, token_scale=scale, positions=fixed, embedding=None))
     return found
 
 
@@ -612,18 +624,26 @@ def _attentions(a: Anatomy, machine: Machine, base: Design, missing) -> Iterator
     turns, places = _turns(a, base), _siblings(base.attention_place, "attention" in missing)
     readings = list(enumerate(machine.readings))
     first = turns[: 1 if turns[0] == {"rotary": None} else 3]
+    plain = [base.qk_norm]  # what is expected, None without expectations
+    normed = [
+        q for q in (None, ("rms", 1e-5), ("rms", 1e-6), ("rms", 1.1920929e-07), ("layer", 1e-5)) if q not in plain
+    ]
     passes = (
-        (readings[:2], first, ["root D"], places[:1]),
-        (readings, first, ["root D"], places[:1]),
-        (readings[:2], first, list(SCALES), places),
-        (readings[:2], turns, ["root D"], places[:1]),
+        (readings[:2], first, ["root D"], places[:1], plain),
+        (readings, first, ["root D"], places[:1], plain),
+        (readings[:2], first, list(SCALES), places, plain),
+        (readings[:2], turns, ["root D"], places[:1], plain),
+        (readings[:2], first, ["root D", "none"], places[:1], normed),
     )
-    for some, turned, scales, where in passes:
+    for some, turned, scales, where, qk_norms in passes:
         for index, reading in some:
-            for H, turn, scale, place in itertools.product(_head_counts(reading, base.n_head), turned, scales, where):
+            for H, turn, scale, place, qk_norm in itertools.product(
+                _head_counts(reading, base.n_head), turned, scales, where, qk_norms
+            ):
                 if turn.get("rotary") and (reading.query_width // H) % 2:
                     continue
-                yield replace(base, reading=index, n_head=H, scale=scale, attention_place=place, **turn)
+                design = replace(base, reading=index, n_head=H, scale=scale, attention_place=place, qk_norm=qk_norm)
+                yield replace(design, **turn)
 
 
 def _fitted(s: _Search, base: Design, missing, mute: frozenset) -> Design | None:
