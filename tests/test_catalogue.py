@@ -11,7 +11,7 @@ from gptbook.verify.catalogue import Mistake, likely, same
 from gptbook.verify.report import FAILED, Report, Result
 
 MISTAKES = catalogue.all_mistakes()
-PAGE = re.compile(r"page \d+")
+PAGE = re.compile(r"pages? \d+( and \d+)?")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[m.name for m in MISTAKES])
