@@ -171,10 +171,13 @@ def _find_embeddings(found: Anatomy, outside: dict, kinds: dict):
         raise CannotLook("the token embedding is not found")
     found.tokens = flat[wte[0]]
     C, ours = found.width, {id(outside[wte[0]])}
-    heads = [n for n, p in flat.items() if n not in wte[:1] and tuple(p.shape) in ((p.size(0), C), (C, p.size(1)))
-             and max(p.shape) >= V and n not in tables]  # fmt: skip
+    # The unembedding: another name of the same matrix, if it is tied; else a matrix of its width that is no table.
+    tied = [n for n in flat if n != wte[0] and same_storage(outside[n], outside[wte[0]])]
+    heads = [
+        n for n, p in flat.items()
+        if n != wte[0] and n not in tables and C in p.shape and _width(p, C) >= V
+    ]  # fmt: skip
     heads = [n for n in heads if isinstance(kinds[n], nn.Linear)] or [n for n in heads if _width(flat[n], C) == V]
-    tied = [n for n in heads if same_storage(outside[n], outside[wte[0]])]
     found.tied = bool(tied) or not heads
     head = (tied or heads or wte)[0]
     found.head = flat[head] if flat[head].size(1) == C else flat[head].T
