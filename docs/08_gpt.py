@@ -716,7 +716,7 @@ r"""
 And here is what failed, without the names. Which number is which suspect? Write down your nine guesses before you read on.
 """
 
-# %%
+# %% tags=["hide-input"]
 display.table(
     [
         (number, ", ".join(suspects[name].failed))
@@ -732,7 +732,7 @@ Stuck? In a notebook, pick a number, and look at the lines of the package that b
 """
 
 
-# %%
+# %% tags=["hide-input"]
 def look(number):
     fault = [*makers[hunted[number - 1]].args, "post-norm"][0]
     lines = inspect.getsource(broken_models).split("MISTAKES = (")[0].splitlines()
@@ -746,6 +746,7 @@ def look(number):
                 print("    " + below.strip())
 
 
+# %%
 look(1)
 
 # %% [markdown]
@@ -765,10 +766,12 @@ r"""
 Now by name. Which check sees which?
 """
 
-# %%
+# %% tags=["hide-input"]
 asked = [r.name for r in report.results]
 asked = [name for name in asked if any(name in r.failed for r in suspects.values())]
 asked += [name for name in ("memorise",) if name not in asked]
+seen_by = {name: sum(name in r.failed for r in suspects.values()) for name in asked}
+assert max(seen_by.values()) == 2
 display.matrix(
     rows=[name.replace("-", " ") for name in SUSPECTS],
     columns=asked,
@@ -778,7 +781,7 @@ display.matrix(
 
 # %% [markdown]
 r"""
-Nearly every suspect has a check of its own, and no check sees more than a few of them.
+No check sees more than two of them. That is why there are so many.
 
 Look at the last column. It is check 3: fifty steps on one batch.
 """
@@ -797,7 +800,7 @@ display.table(
 # %% [markdown]
 r"""
 {{ hunt_memorised }} of {{ hunt_models }} broken models learn the batch by heart. A model may look ahead, forget the order of its tokens, or leave out
-a layer: a few hundred answers find room in what is left. So a loss that falls is no sign that a model is right.
+a layer: a few dozen answers find room in what is left. So a loss that falls is no sign that a model is right.
 
 ## Before training
 
