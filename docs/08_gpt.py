@@ -655,8 +655,7 @@ ax.legend()
 r"""
 All four pass. A batch can be learned by heart in many ways, and a model that peeks at the answers has an easy time. So read
 this check for what it says: *gradients arrive and the optimizer moves*. It says nothing about the mask, about positions, or
-about what the MLP computes. Other checks ask about the mask and about positions, and they come next. About what the MLP computes,
-none of them asks.
+about what the MLP computes. Other checks ask about these, and they come next.
 
 ## All checks in one call
 
@@ -672,29 +671,136 @@ report
 
 # %% [markdown]
 r"""
-A check that cannot fail is worth nothing. Here are the models broken above, and which checks see them. The tests of the package
-show a broken model to each of the other checks as well.
+*Passed* means that these questions were answered well, and no more. What is a check worth that passes everything? So it is given broken
+models next. [Check your own GPT](check.py) shows all that the package has, and how to check yours.
+
+## Bug hunt
+
+Here are nine suspects. Each is a small GPT with one mistake that people make.
 """
 
 # %%
-seen = {
-    name: verify.check_model(m, vocab_size=V, block_size=T, expect=config)
-    for name, m in broken.items()
+import inspect
+import random
+
+from gptbook.verify import broken as broken_models
+
+SUSPECTS = {
+    "mask-one-ahead": "each position also reads the next token",
+    "scaled-by-the-width": "scores are divided by the root of C, not of D",
+    "norm-over-the-batch": "LayerNorm takes its mean over the rows of the batch",
+    "positions-not-added": "the position table exists, and is never added",
+    "no-activation": "nothing stands between the two layers of the MLP",
+    "post-norm": "the norms stand after the additions, on the stream itself",
+    "blocks-in-a-list": "the blocks are kept in a Python list",
+    "last-block-skipped": "the last block is there, and never called",
+    "head-drawn-wide": "the unembedding starts fifty times too large",
 }
-assert "causal" in seen["no mask"].failed
-assert "position-sensitive" in seen["no positions"].failed
+makers = {m.name: m.wrong for m in broken_models.MISTAKES if m.name in SUSPECTS}
+hunted = random.Random(8).sample(list(SUSPECTS), len(SUSPECTS))
+suspects = {}
+for number, name in enumerate(hunted, 1):
+    claim(f"hunt_{number}", f"{SUSPECTS[name]} ({name})")
+    torch.manual_seed(number)
+    suspects[name] = verify.check_model(
+        makers[name](),
+        broken_models.V,
+        broken_models.T,
+        expect=broken_models.CONFIG,
+    )
+    assert not suspects[name].passed, name
+display.table(list(SUSPECTS.items()), header=("suspect", "what it does"))
+
+# %% [markdown]
+r"""
+And here is what failed, without the names. Which number is which suspect? Write down your nine guesses before you read on.
+"""
+
+# %% tags=["hide-input"]
 display.table(
     [
-        (name, ", ".join(r.failed) or "–", r[r.failed[0]].cause if r.failed else "")
-        for name, r in seen.items()
+        (number, ", ".join(suspects[name].failed))
+        for number, name in enumerate(hunted, 1)
     ],
-    header=("model", "failed", "what the check says"),
+    header=("number", "failed"),
+)
+
+
+# %% [markdown]
+r"""
+Stuck? In a notebook, pick a number, and look at the lines of the package that break that model. Here is number 1.
+"""
+
+
+# %% tags=["hide-input"]
+def look(number):
+    fault = [*makers[hunted[number - 1]].args, "post-norm"][0]
+    lines = inspect.getsource(broken_models).split("MISTAKES = (")[0].splitlines()
+    for i, line in enumerate(lines):
+        if f'"{fault}"' in line:
+            print(line.strip())
+            indent = len(line) - len(line.lstrip())
+            for below in lines[i + 1 :] if line.endswith(":") else ():
+                if len(below) - len(below.lstrip()) <= indent:
+                    break
+                print("    " + below.strip())
+
+
+# %%
+look(1)
+
+# %% [markdown]
+r"""
+??? success "Who is who"
+
+    1. {{ hunt_1 }}
+    2. {{ hunt_2 }}
+    3. {{ hunt_3 }}
+    4. {{ hunt_4 }}
+    5. {{ hunt_5 }}
+    6. {{ hunt_6 }}
+    7. {{ hunt_7 }}
+    8. {{ hunt_8 }}
+    9. {{ hunt_9 }}
+
+Now by name. Which check sees which?
+"""
+
+# %% tags=["hide-input"]
+asked = [r.name for r in report.results]
+asked = [name for name in asked if any(name in r.failed for r in suspects.values())]
+asked += [name for name in ("memorise",) if name not in asked]
+seen_by = {name: sum(name in r.failed for r in suspects.values()) for name in asked}
+assert max(seen_by.values()) == 2
+display.matrix(
+    rows=[name.replace("-", " ") for name in SUSPECTS],
+    columns=asked,
+    cells=[[suspects[name][check].status for check in asked] for name in SUSPECTS],
+    caption="Suspects against checks. ✗ failed, · passed, – not checked.",
 )
 
 # %% [markdown]
 r"""
-One of them still gets through: the model without activations. Its shapes, its count and its causality are right, and no check here
-looks inside the MLP. Remember it as a warning: *passed* means that these questions were answered well, and no more.
+No check sees more than two of them. That is why there are so many.
+
+Look at the last column. It is check 3: fifty steps on one batch.
+"""
+
+# %%
+memorised = {name: found["memorise"] for name, found in suspects.items()}
+passing = [name for name, result in memorised.items() if result.passed]
+claim("hunt_models", len(suspects), expected=9)
+claim("hunt_memorised", len(passing), expected=(7, 9), kind="statistical")
+assert {"mask-one-ahead", "positions-not-added", "no-activation"} <= set(passing)
+display.table(
+    [(name, memorised[name].status, memorised[name].measured) for name in SUSPECTS],
+    header=("suspect", "memorise", "loss, right answers"),
+)
+
+# %% [markdown]
+r"""
+{{ hunt_memorised }} of {{ hunt_models }} broken models learn the batch by heart. A model may look ahead, forget the order of its tokens, or leave out
+a layer: a few dozen answers find room in what is left. So a loss that falls is no sign that a model is right.
 
 ## Before training
 
@@ -800,6 +906,7 @@ exercises.check("largest-width", n_embd)
 r"""
 ## What this page left out
 
-Dropout, which is off in all of this, and the reasons for four layers and not six. Also the checks that look *inside* a model.
+Dropout, which is off in all of this, and the reasons for four layers and not six. Also how the checks look *inside* a model whose code
+they have never seen, and [what they are blind to](check.py).
 Next, the model learns: [training](09_training.py).
 """

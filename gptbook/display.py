@@ -102,6 +102,59 @@ def table(rows, header=(), caption="", total=False) -> Table:
     return Table(header, rows, caption, total)
 
 
+STATUSES = {"passed": "·", "failed": "✗", "differs": "≠", "not checked": "–"}
+"""The sign of each status of a report in the cell of a matrix."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows against columns, a status in each cell; on the site in a box of its own that scrolls, its heads in view."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    caption: str = ""
+
+    def __str__(self):
+        width = max(map(len, self.rows))
+        lines = [f"{i:>3} {column}" for i, column in enumerate(self.columns, 1)]
+        lines.append(" " * width + "".join(f"{i:>3}" for i in range(1, len(self.columns) + 1)))
+        for row, cells in zip(self.rows, self.cells, strict=True):
+            lines.append(row.ljust(width) + "".join(f"{STATUSES[cell]:>3}" for cell in cells))
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        head = "".join(f'<th scope="col"><span>{html.escape(column)}</span></th>' for column in self.columns)
+        body = []
+        for row, cells in zip(self.rows, self.cells, strict=True):
+            # A sign is drawn, and the word is read out: a cross has many names.
+            signs = ((cell, f'<span role="img" aria-label="{cell}">{STATUSES[cell]}</span>') for cell in cells)
+            inner = "".join(f'<td class="{cell.replace(" ", "-")}">{sign}</td>' for cell, sign in signs)
+            body.append(f'<tr><th scope="row">{html.escape(row)}</th>{inner}</tr>')
+        caption = html.escape(self.caption)
+        return (
+            f'<figure class="book-matrix"><div tabindex="0" role="region" aria-label="{caption or "A table"}">'
+            f'<table class="matrix"><thead><tr><td></td>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+            + (f"<figcaption>{caption}</figcaption></figure>" if caption else "</figure>")
+        )
+
+
+def matrix(rows, columns, cells, caption="") -> Matrix:
+    """A matrix of statuses, "passed", "failed", "differs" or "not checked": `cells` has a list of them for each row.
+
+    Raises ValueError for rows that do not fit, or for another status.
+    """
+    rows, columns, cells = tuple(rows), tuple(columns), tuple(map(tuple, cells))
+    if not rows or len(cells) != len(rows) or any(len(line) != len(columns) for line in cells):
+        raise ValueError(f"a matrix needs a line of {len(columns)} cells for each row, and one row at least")
+    odd = sorted({cell for line in cells for cell in line} - STATUSES.keys())
+    if odd:
+        raise ValueError(f"a cell is one of {', '.join(STATUSES)}, got {odd[0]!r}")
+    return Matrix(rows, columns, cells, caption)
+
+
 @dataclass(frozen=True)
 class Sample:
     """A piece of text as somebody wrote it, line by line."""

@@ -42,6 +42,33 @@ def test_a_table_without_rows_or_with_ragged_ones_is_refused(rows):
         display.table(rows, header=("x", "y"))
 
 
+def test_a_matrix_says_its_statuses_in_signs_and_in_words():
+    """If this fails, a cell stands in another column than its own, or nobody hears what it says."""
+    shown = display.matrix(["no <mask>"], ["causal", "loss"], [["failed", "not checked"]], caption="a & b")
+    assert str(shown).splitlines() == ["  1 causal", "  2 loss", "           1  2", "no <mask>  ✗  –"]
+    html = shown._repr_html_()
+    assert html.index(">causal<") < html.index(">loss<") < html.index('aria-label="failed">✗')
+    assert html.index('class="failed"') < html.index('class="not-checked"')
+    assert "no &lt;mask&gt;" in html
+    assert 'role="region" aria-label="a &amp; b"' in html
+    assert "<figcaption>a &amp; b</figcaption>" in html
+    assert 'tabindex="0"' in html  # or a keyboard cannot scroll it
+
+
+@pytest.mark.parametrize(
+    ("rows", "cells", "words"),
+    [
+        ([], [], "one row at least"),
+        (["a"], [["passed"]], "2 cells"),
+        (["a"], [["passed", "passed"], ["passed", "failed"]], "2 cells"),
+        (["a"], [["passed", "perhaps"]], "perhaps"),
+    ],
+)
+def test_a_matrix_that_does_not_fit_is_refused(rows, cells, words):
+    with pytest.raises(ValueError, match=words):
+        display.matrix(rows, ["x", "y"], cells)
+
+
 def test_sample_keeps_line_ends_and_escapes():
     shown = display.sample("a\n<i>b", label="x & y")
     assert str(shown) == "x & y\na\n<i>b"

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "notation.md").read_text(encoding="utf-8")
 SYMBOLS, GLOSSARY = PAGE.split("\n## Glossary\n")
-PAGES = sorted(DOCS.glob("[0-9][0-9]_*.py"))
+PAGES = sorted(DOCS.glob("*.py"))
 FIELDS = asdict(GPTConfig()) | {"batch_size": TRAINING["step-5"].batch_size}
 
 
