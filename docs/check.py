@@ -350,7 +350,7 @@ def attention(q, k, v):
     T = q.size(-2)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)  # (T, T)
     scores = (q @ k.mT).masked_fill(future, -math.inf)  # (..., T, T)
-    return scores.softmax(dim=-1) @ v  # (..., T, D)
+    return scores.softmax(dim=-1) @ v
 
 
 alone = verify.check_attention(attention)["values"]
