@@ -141,7 +141,7 @@ The functions in the middle column are the same checks for your own notebook: `v
 a file: `verify.check_multihead(module, n_head)` for several heads, and `verify.check_optimizer(model, optimizer)`.
 
 `build_model()` returns your model. Without it, a class `GPT` is tried. It gets the book's `GPTConfig`, so its width and its layers are the
-book's, and not yours. Two numbers in the file say its sizes, `VOCAB_SIZE` and `BLOCK_SIZE`, in capital or in small letters. Without them,
+book's, and not yours. If it takes no configuration, it is called with nothing. Two numbers in the file say its sizes, `VOCAB_SIZE` and `BLOCK_SIZE`, in capital or in small letters. Without them,
 the vocabulary is taken to be {{ check_vocab }}, and the context {{ check_context }}. Tokens and text for the checks are the package's own,
 except where your `get_batch` takes no tokens and reads its own.
 

@@ -190,6 +190,18 @@ def test_sizes_come_from_the_file():
             reader(bad)
 
 
+def test_a_class_that_takes_no_configuration_is_called_with_nothing():
+    text = """
+        import torch
+        vocab_size = 7
+        class GPT(torch.nn.Module):
+            def __init__(self): super().__init__(); self.table = torch.nn.Embedding(vocab_size, vocab_size)
+    """
+    assert reader(text).model().table.weight.shape == (7, 7)
+    with pytest.raises(check.Absent, match="define build_model"):
+        reader(text.replace("vocab_size)", "none)")).model()
+
+
 def test_a_loop_that_knows_the_length_from_its_file_is_right():
     """If this fails, `idx[:, -BLOCK_SIZE:]` is called wrong wherever BLOCK_SIZE is not ours."""
     text = """
