@@ -783,6 +783,9 @@ display.matrix(
 r"""
 No check sees more than two of them. That is why there are so many.
 
+Some crosses need a word. PyTorch does not look into a Python list. The blocks in it are called, but nobody counts their parameters, and no
+optimizer gets them. And a block that is never called gets no gradient.
+
 Look at the last column. It is check 3: fifty steps on one batch.
 """
 

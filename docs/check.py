@@ -140,9 +140,10 @@ r"""
 The functions in the middle column are the same checks for your own notebook: `verify.check_attention(attention)`. Two more have no name in
 a file: `verify.check_multihead(module, n_head)` for several heads, and `verify.check_optimizer(model, optimizer)`.
 
-`build_model()` returns your model. A class `GPT` is tried where there is none: it gets a `GPTConfig`. Two numbers in the file say its
-sizes, `VOCAB_SIZE` and `BLOCK_SIZE`. Without them it is taken to have a vocabulary of {{ check_vocab }} and a context of
-{{ check_context }}. Tokens and text for the checks are the package's own.
+`build_model()` returns your model. Without it, a class `GPT` is tried. It gets the book's `GPTConfig`, so its width and its layers are the
+book's, and not yours. If it takes no configuration, it is called with nothing. Two numbers in the file say its sizes, `VOCAB_SIZE` and `BLOCK_SIZE`, in capital or in small letters. Without them,
+the vocabulary is taken to be {{ check_vocab }}, and the context {{ check_context }}. Tokens and text for the checks are the package's own,
+except where your `get_batch` takes no tokens and reads its own.
 
 ## Reading a report
 
@@ -210,7 +211,7 @@ print(f"{caught} of {len(models)} caught, {named} named, {alone} by one check al
 
 # %% [markdown]
 r"""
-All are caught, and all are named. {{ check_models_by_one }} of them fail one single check: without it, they would pass.
+All are caught, and all are named. {{ check_models_by_one }} of them fail one single check: the others let them pass, or were not asked any more.
 
 In the table, *sees* counts the wrong models that a check fails. The last column names one that it lets pass. That one is wrong, and this
 check is blind to it.
@@ -275,7 +276,7 @@ display.matrix(
 
 # %% [markdown]
 r"""
-Most rows have one cross. So the checks do not stand in for each other, and a model is as good as the questions that it was asked.
+Most rows have one cross. Few checks can stand in for another, and a pass is worth as much as the questions that were asked.
 
 ## The functions
 

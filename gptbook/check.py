@@ -190,6 +190,9 @@ class Reader:
         self._model = None
 
     def _size(self, name: str, default: int, least: int) -> int:
+        small = self.names.get(name.lower())  # as many people write it; what else has that name says nothing
+        if type(small) is int and small >= least:
+            default = small
         value = self.names.get(name, getattr(self.expect, name.lower(), default))
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise CannotCheck(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -250,6 +253,11 @@ class Reader:
                 problems.append(f"it gives a {type(found).__name__}")
             except Exception as error:
                 problems.append(one_line(error))
+        if name == "GPT" and _required(made) == []:
+            with suppress(Exception):
+                found = made()  # its sizes are globals of the file
+                if isinstance(found, torch.nn.Module):
+                    return found
         raise Absent(f"{name}(GPTConfig(...)) cannot be built ({problems[0]}): {cure}")
 
     def _configs(self):
@@ -386,6 +394,11 @@ def _tokens_read_by(function: Callable):
     return next(iter(found.values())) if len(found) == 1 else None
 
 
+def ask_generate(reader: Reader) -> Report:
+    """`generate`, with a model of the reader's context: the loop may know its length from the file alone."""
+    return _check("check_generate")(reader.function("generate"), block_size=reader.T)
+
+
 def ask_cache(reader: Reader) -> Report:
     """`step`, against the model of the same file."""
     step, model = reader.function("step"), reader.model()
@@ -474,7 +487,7 @@ SUBJECTS: dict[str, tuple[tuple[str, ...], Callable[[Reader], Report]]] = {  # a
     "get_batch": (("get_batch",), ask_batches),
     "loss_fn": (("loss_fn",), ask_one("loss_fn", "check_loss")),
     "sample": (("sample",), ask_one("sample", "check_sampler")),
-    "generate": (("generate",), ask_one("generate", "check_generate")),
+    "generate": (("generate",), ask_generate),
     "step": (("step",), ask_cache),
     "encode, decode": (("encode", "decode"), ask_tokenizer),
     "estimate_loss": (("estimate_loss",), ask_evaluate),

@@ -140,7 +140,10 @@ def parser() -> Parser:
 
     check = command("check", run_check, "check your own GPT, or parts of one, and name what is wrong")
     check.add_argument(
-        "file", type=place, metavar="FILE.py", help="defines build_model(), GPT, attention, sample, ... (see page 8)"
+        "file",
+        type=place,
+        metavar="FILE.py",
+        help="defines build_model(), GPT, attention, sample, ... (all names: page “Check your own GPT”)",
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.add_argument(

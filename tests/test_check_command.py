@@ -182,11 +182,43 @@ def test_sizes_come_from_the_file():
     mine = reader("VOCAB_SIZE, BLOCK_SIZE = 7, 5")
     assert (mine.V, mine.T) == (7, 5)
     assert mine.tokens().max() == 6
+    assert reader("block_size, vocab_size = 12, None").T == 12
     expecting = check.Reader({"EXPECT": GPTConfig(9, 4)})
     assert (expecting.V, expecting.T) == (9, 4)
     for bad in ("VOCAB_SIZE = 1", "BLOCK_SIZE = 'long'", "VOCAB_SIZE = True"):
         with pytest.raises(check.CannotCheck, match="must be a whole number"):
             reader(bad)
+
+
+def test_a_class_that_takes_no_configuration_is_called_with_nothing():
+    text = """
+        import torch
+        vocab_size = 7
+        class GPT(torch.nn.Module):
+            def __init__(self): super().__init__(); self.table = torch.nn.Embedding(vocab_size, vocab_size)
+    """
+    assert reader(text).model().table.weight.shape == (7, 7)
+    with pytest.raises(check.Absent, match="define build_model"):
+        reader(text.replace("vocab_size)", "none)")).model()
+
+
+def test_a_loop_that_knows_the_length_from_its_file_is_right():
+    """If this fails, `idx[:, -BLOCK_SIZE:]` is called wrong wherever BLOCK_SIZE is not ours."""
+    text = """
+        import torch
+        {size} = 12
+        @torch.no_grad()
+        def generate(model, idx, count):
+            for _ in range(count):
+                chances = model(idx[:, -{cut}:])[:, -1].softmax(-1)
+                idx = torch.cat([idx, torch.multinomial(chances, 1)], dim=1)
+            return idx
+    """
+    for size in ("BLOCK_SIZE", "block_size"):
+        report = check.asked(reader(text.format(size=size, cut=size)), "generate")
+        assert report.failed == [], str(report)
+        assert "is fixed in the function" in report["long-prompt"].cause
+    assert check.asked(reader(text.format(size="BLOCK_SIZE", cut=9)), "generate").failed == ["long-prompt"]
 
 
 @pytest.mark.parametrize("about", list(check.SUBJECTS))

@@ -219,6 +219,29 @@ def test_an_odd_scale_is_measured():
     assert f"{8**0.5 / 7.3:.4g} times" in result.cause
 
 
+class KeysFirst(sabotage.Head):
+    """A head that declares its keys before its queries, and divides by the root of the width, as lectures do."""
+
+    def forward(self, x):
+        T = x.size(1)
+        scores = self.query(x) @ self.key(x).mT * x.size(-1) ** -0.5
+        return scores.masked_fill(self.tril[:T, :T] == 0, float("-inf")).softmax(-1) @ self.value(x)
+
+
+class LectureHeads(sabotage.ManyHeads):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(KeysFirst() for _ in self.heads)
+
+
+def test_a_wrong_scale_is_named_where_keys_stand_before_queries():
+    """If this fails, the commonest wrong scale, in heads of their own, is "not checked"."""
+    assert [name for name, _ in KeysFirst().named_parameters()] == ["key.weight", "query.weight", "value.weight"]
+    result = verify.attention(made(partial(Other, LectureHeads)), V, T)
+    assert result.status == "differs", str(result)
+    assert "root of the model's width C" in result.cause
+
+
 class Bent(Toy):
     """An activation that nobody knows."""
 

@@ -631,7 +631,7 @@ def _attentions(a: Anatomy, machine: Machine, base: Design, missing) -> Iterator
     passes = (
         (readings[:2], first, ["root D"], places[:1], plain),
         (readings, first, ["root D"], places[:1], plain),
-        (readings[:2], first, list(SCALES), places, plain),
+        (readings[:4], first, list(SCALES), places, plain),  # four: keys may be declared before queries
         (readings[:2], turns, ["root D"], places[:1], plain),
         (readings[:2], first, ["root D", "none"], places[:1], normed),
     )
