@@ -288,22 +288,20 @@ def _required(function: Callable) -> list[str] | None:
     return [p.name for p in parameters if p.default is p.empty and p.kind in kinds]
 
 
-def _filled(function: Callable, name: str, meanings: dict, given: tuple[str, ...] = ()) -> Callable:
-    """`function` with what it needs filled in by the names of its parameters; `given` stays for the caller.
+def _filled(function: Callable, name: str, meanings: dict, leave=()) -> Callable:
+    """`function` with what it needs filled in by the names of its parameters, except those in `leave`.
 
     Raises Absent for a parameter of an unknown name.
     """
     filled = {}
-    for parameter in (_required(function) or [])[len(given) :]:
+    for parameter in _required(function) or []:
+        if parameter in leave:
+            continue
         key = next((key for key in meanings if parameter.lower() in key.split()), None)
         if key is None:
             raise Absent(f"{name} needs {parameter}, and the check does not know what that is")
         filled[parameter] = meanings[key]
-    if not filled:
-        return function
-    if given:
-        return partial(function, **filled)
-    return lambda: function(**filled)
+    return partial(function, **filled) if filled else function
 
 
 def _check(name: str) -> Callable:
@@ -353,8 +351,7 @@ def _block(reader: Reader):
         }
         if not isinstance(made, type):
             raise
-        block = _filled(made, "Block", meanings)
-        return block()
+        return _filled(made, "Block", meanings)()
 
 
 def ask_batches(reader: Reader) -> Report:
@@ -362,21 +359,21 @@ def ask_batches(reader: Reader) -> Report:
     import torch
 
     function, tokens = reader.function("get_batch"), reader.tokens()
-    required = _required(function)
-    if not required or not {"tokens", "data", "ids", "source", "text", "stream"} & {name.lower() for name in required}:
+    names = {name.lower() for name in inspect.signature(function).parameters}
+    if not names & {"tokens", "data", "ids", "source", "text", "stream"}:
         tokens = _tokens_read_by(function)
         if tokens is None:
             raise Absent("get_batch takes no tokens, and which ones it reads is not clear: let it take them")
         tokens = torch.as_tensor(tokens).long()
     meanings = {
-        "tokens data ids source text stream": tokens,
-        "block_size context_length t seq_len context length ctx": reader.T,
-        "batch_size b rows n": 8,
-        "split": "train",
-        "generator rng g random": torch.Generator().manual_seed(0),
-        "device": "cpu",
+        "source stream": tokens,
+        "t seq_len context length ctx": reader.T,
+        "b rows n": 8,
+        "rng g random": torch.Generator().manual_seed(0),
     }
-    return _check("check_batches")(_filled(function, "get_batch", meanings), tokens, reader.T)
+    by_check = ("tokens", "data", "text", "ids", "block_size", "context_length", "batch_size", "split", "generator")
+    function = _filled(function, "get_batch", meanings, (*by_check, "device"))
+    return _check("check_batches")(function, tokens, reader.T)
 
 
 def _tokens_read_by(function: Callable):
@@ -405,7 +402,13 @@ def ask_cache(reader: Reader) -> Report:
     required = _required(step)
     if required and len(required) == 3 and "model" in required[0].lower():
         step = partial(step, model)
-    return _check("check_cache")(model, step)
+    return _check("check_cache")(model, step, reader.V, reader.T)
+
+
+def ask_generate(reader: Reader) -> Report:
+    """`generate`, with models of the check's own, of the reader's sizes."""
+    function = reader.function("generate")
+    return _check("check_generate")(function, reader.V, reader.T)
 
 
 def ask_tokenizer(reader: Reader) -> Report:
@@ -417,7 +420,7 @@ def ask_tokenizer(reader: Reader) -> Report:
             encode(symbol)
             known.append(symbol)
     text = "".join(c for c in TEXT if c in known) if len(known) > 1 else TEXT
-    return _check("check_tokenizer")(encode, decode, text)
+    return _check("check_tokenizer")(encode, decode, text, reader.names.get("VOCAB_SIZE"))
 
 
 def ask_evaluate(reader: Reader) -> Report:

@@ -15,6 +15,7 @@ import torch.nn as nn
 from gptbook.verify.subject import CannotLook, Subject
 
 MOST_COLUMNS = 256  # of the logits: more would cost time, and tell nothing else
+MOST_PARAMETERS = 50_000_000  # several copies in float64 are made of them
 COLUMN = re.compile(r"\D*\d+$")  # a part of a name that counts something: "0", "block1"
 
 
@@ -67,6 +68,11 @@ class Anatomy:
     answers: dict = field(default_factory=dict)
 
     @property
+    def precise(self) -> bool:
+        """Whether the copy computes in float64, so that a difference which is small is no rounding."""
+        return self.subject.look(self.model, self.idx).dtype == torch.float64
+
+    @property
     def width(self) -> int:
         """C."""
         return self.tokens.size(1)
@@ -99,6 +105,9 @@ def dissect(subject: Subject) -> Anatomy:
     """The anatomy of the subject with random weights. Raises CannotLook, with what is in the way."""
     if subject.T < 3:
         raise CannotLook(f"a context of {subject.T} is too short to look inside")
+    count = sum(p.numel() for p in subject.original.parameters())
+    if count > MOST_PARAMETERS:
+        raise CannotLook(f"{count:,} parameters are too many to look inside: check a small model of the same code")
     idx = subject.tokens(2, min(subject.T, 6), seed=20)
     found = Anatomy(subject, _precise(subject, idx), idx)
     named = dict(found.model.named_parameters(remove_duplicate=False))
@@ -132,8 +141,6 @@ def _find_stream(found: Anatomy, block: dict[str, str]):
 def _precise(subject: Subject, idx: torch.Tensor) -> nn.Module:
     """A copy with random weights that may be changed: in float64, unless the model insists on its own type."""
     model = copy.deepcopy(subject.random())
-    if sum(p.numel() for p in model.parameters()) > 50_000_000:
-        return model
     try:
         precise = copy.deepcopy(model).double()
         if torch.isfinite(subject.look(precise, idx)).all():

@@ -12,7 +12,7 @@ import torch.nn as nn
 from gptbook.modern import GATES, ModernConfig
 from gptbook.verify.checks import _check, _result
 from gptbook.verify.report import DIFFERS, FAILED, PASSED, Result
-from gptbook.verify.structure import Machine, Structure, anatomy, expected_design, structure
+from gptbook.verify.structure import Structure, anatomy, expected_design, structure
 from gptbook.verify.subject import CannotLook, Subject
 
 NEEDS = ("finite", "deterministic", "shapes", "causal", "batch-independent", "reach")
@@ -74,8 +74,7 @@ SCALE_WORDS = {
 def _unlike(subject: Subject, found: Structure, part: str, expected: str) -> Result:
     """The answer about a part that equals nothing known: with `expect` that is not what was expected."""
     why = found.why.get(part, "it was not found out")
-    precise = next(found.anatomy.model.parameters()).dtype == torch.float64
-    if subject.expect is None or not precise or "there is none" in why:
+    if subject.expect is None or not found.anatomy.precise or "there is none" in why:
         raise CannotLook(why)
     return _result(FAILED, "nothing known", expected, f"{why}; what `expect` describes is among them")
 
@@ -228,7 +227,7 @@ def activation(subject: Subject) -> Result:
             return _result(FAILED, "no activation", expected, NO_ACTIVATION)
         return _unlike(subject, found, "mlp", expected)
     d = found.design
-    gated = len(found.anatomy.mlp) == 3 or _packed_gate(found)
+    gated = found.gated
     measured = _activation_words(d.activation, gated)
     if d.activation == "none" and not gated:
         return _result(FAILED, measured, expected, NO_ACTIVATION)
@@ -247,10 +246,6 @@ def _activation_words(name: str, gated: bool) -> str:
     if gated:
         return {"silu": "SwiGLU", "gelu": "GEGLU"}.get(name, f"a gate through {ACTIVATION_WORDS.get(name, name)}")
     return ACTIVATION_WORDS.get(name, name)
-
-
-def _packed_gate(found: Structure) -> bool:
-    return bool(found.anatomy.mlp) and Machine(found.anatomy).mlp_readings[found.design.mlp_reading][1] is not None
 
 
 def _is_linear(found: Structure) -> bool:
@@ -296,9 +291,8 @@ def attention(subject: Subject) -> Result:
         return _unlike(subject, found, "attention", expected)
     d, a = found.design, found.anatomy
     C = a.width
-    reading = Machine(a).readings[d.reading]
-    D = reading.query_width // d.n_head
-    shared = reading.key_width // D
+    D = found.reading.query_width // d.n_head
+    shared = found.reading.key_width // D
     scale = d.scale if isinstance(d.scale, str) else _nearest_scale(d.scale, D, C)
     words = SCALE_WORDS.get(scale, scale)
     measured = f"{_heads(d.n_head)} of {D}, scores {words.split(':')[0]}"

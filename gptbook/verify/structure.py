@@ -114,7 +114,6 @@ class Design:
     qk_norm: tuple | None = None  # the norm, without a gain, of each query and key
     slopes: bool = False  # a bias on the scores that falls with distance: ALiBi
     attention_first: bool = True
-    layers: int = 0
 
 
 @dataclass
@@ -126,6 +125,18 @@ class Structure:
     known: set[str]  # of "ends", "mlp", "attention", "whole"
     why: dict[str, str]  # for what is not known: the reason
     missing: tuple[str, ...] = ()  # layers round which the stream does not pass: "attention", "mlp"
+    machine: "Machine" = None
+
+    @property
+    def reading(self) -> "Reading":
+        """How the matrices of attention are read."""
+        return self.machine.readings[self.design.reading]
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLP has a gate."""
+        readings = self.machine.mlp_readings
+        return bool(readings) and readings[self.design.mlp_reading][1] is not None
 
 
 # ---- a design at work
@@ -433,8 +444,7 @@ class _Search:
     def __init__(self, subject: Subject, anatomy: Anatomy):
         self.a, self.subject = anatomy, subject
         self.machine = Machine(anatomy)
-        precise = next(anatomy.model.parameters()).dtype == torch.float64
-        self.tolerance = 1e-6 if precise else 3e-5
+        self.tolerance = 1e-5 if anatomy.precise else 3e-5  # parts of a model may insist on float32
 
     def error(self, design: Design, mute: frozenset) -> float:
         """How far the design's logits are from the model's, relative to the size of these."""
@@ -468,7 +478,7 @@ def _search(subject: Subject, a: Anatomy) -> Structure:
     s = _Search(subject, a)
     base = expected_design(subject.expect)
     base = replace(base, positions=base.positions if a.positions is not None or base.positions != "learned" else "none")
-    found = Structure(a, base, set(), {})
+    found = Structure(a, base, set(), {}, machine=s.machine)
     missing = tuple(part for part in ("attention", "mlp") if _no_way_round(a, part))
     found.missing = missing
     if not missing:
@@ -543,6 +553,11 @@ def _streams(a: Anatomy, machine: Machine, base: Design) -> list[Design]:
     norms = [(kind, eps) for kind in ("rms", "layer") for eps in EPSILONS]
     ways = [replace(way, embedding=norm) for norm in (base.embedding, None, *norms) for way in ways]
     size = a.entering.abs().max()
+    for start in range(1, min(a.positions.size(0) - a.idx.size(1), 64) if a.positions is not None else 0):
+        table = _double(a.positions)[start : start + a.idx.size(1)]
+        if (tokens + table - a.entering).abs().max() < 1e-5 * size:  # a table that is used from some place on
+            a.positions = a.positions[start:]
+            break
 
     def is_it(way):
         x = way.token_scale * tokens
