@@ -391,11 +391,6 @@ def _tokens_read_by(function: Callable):
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def ask_generate(reader: Reader) -> Report:
-    """`generate`, with a model of the reader's context: the loop may know its length from the file alone."""
-    return _check("check_generate")(reader.function("generate"), block_size=reader.T)
-
-
 def ask_cache(reader: Reader) -> Report:
     """`step`, against the model of the same file."""
     step, model = reader.function("step"), reader.model()

@@ -818,3 +818,16 @@ def test_the_right_parts_of_the_catalogue_are_right():
     assert verify.check_layer_norm(functions.layer_norm_as()).passed
     assert verify.check_multihead(blocks.WrongHeads(12, 3), 3).passed
     assert verify.check_block(blocks.WrongBlock(12, 3)).passed
+
+
+def test_rounding_of_a_gradient_is_no_mistake():
+    """Where a row hardly varies and epsilon is tiny, float32 has few digits left: the same in float64 is right."""
+
+    def layer_norm(x, weight, bias):
+        return F.layer_norm(x, x.shape[-1:], weight, bias, 1e-12)
+
+    def detached(x, weight, bias):
+        return F.layer_norm(x, x.shape[-1:], weight.detach(), bias, 1e-12)
+
+    assert verify.check_layer_norm(layer_norm).failed == []
+    assert verify.check_layer_norm(detached).failed == ["gradient"]

@@ -266,12 +266,13 @@ def _float64(task, function, works) -> Result:
     return Result("", PASSED, f"largest difference {worst:.0e}", expected)
 
 
-def _gradient(task, function, works) -> Result:
+def _gradient(task, function, works, double: bool = False) -> Result:
     """Backward through the answer gives what backward through PyTorch's own gives."""
     expected = "PyTorch's own, to 1e-03"
     worst = 0.0
     for i in works:
-        case = tuple(x.clone().requires_grad_() if x.is_floating_point() else x for x in task.cases[i])
+        case = _double(task.cases[i]) if double else task.cases[i]
+        case = tuple(x.clone().requires_grad_() if x.is_floating_point() else x for x in case)
         with torch.enable_grad():
             answer = ask(function, *case)
             value = _tensor(answer, case, task.single)
@@ -294,6 +295,8 @@ def _gradient(task, function, works) -> Result:
             if theirs.is_floating_point():
                 grad = torch.zeros_like(theirs) if mine.grad is None else mine.grad
                 worst = max(worst, distance(grad, theirs.grad) / max(1.0, theirs.grad.abs().max().item()))
+    if worst > 1e-3 and not double and _gradient(task, function, works, double=True).status == PASSED:
+        return Result("", PASSED, f"largest difference {worst:.0e}, which is rounding: none in float64", expected)
     if worst > 1e-3:
         measured = "the gradient is NaN" if worst == math.inf else f"largest difference {worst:.2g}"
         cause = "the values are right and the gradient is not: a part of it is detached, or made by data or in place"
