@@ -459,14 +459,15 @@ class _Search:
 
     def best(self, designs, mute: frozenset) -> Design | None:
         """The design that equals the model; of several that do, the first that is about as near as the nearest."""
-        near, more = [], 40
+        near, after = [], 0
         for design in designs:
             error = self.error(design, mute)
             if error < self.tolerance:
                 near.append((error, design))
-            # Beyond rounding of float64 there is nothing nearer; beyond that of float32, soon nothing.
-            more -= bool(near)
-            if error < 1e-11 or more == 0:
+            # Nothing is nearer than rounding. In float32 that is much, and a brother, such as another eps, may still
+            # come: one that is not so near by itself may take longer.
+            after += bool(near)
+            if error < 1e-11 or after == 600 or (after > 40 and min(e for e, _ in near) < 1e-7):
                 break
         if not near:
             return None
