@@ -356,7 +356,7 @@ def _toy(fault: str, page: str, words: str, name: str = "") -> Mistake:
 
 def _loss(fault: str, words: str) -> Mistake:
     name = fault.lower().replace(" ", "-")
-    return Mistake(f"loss-{name}", "model", words, "pages 1 and 2", partial(WithLoss, fault))
+    return Mistake(f"loss-{name}", "model", words, "page 2", partial(WithLoss, fault))
 
 
 MISTAKES = (
@@ -376,7 +376,7 @@ MISTAKES = (
     _toy("last position only", "page 8", "return the logits of every position"),
     Mistake("needs-targets", "model", "forward must work without targets", "page 8", partial(NeedsTargets, True)),
     # the loss
-    _toy("probabilities", "pages 1 and 2", "these are probabilities: leave out the softmax"),
+    _toy("probabilities", "page 2", "these are probabilities: leave out the softmax"),
     _loss("targets not shifted", "it compares with the tokens of the input"),
     _loss("shifted twice", "it shifts targets that are shifted already"),
     _loss("viewed", "logits (B, T, V) are reshaped to (B, V, T)"),
@@ -387,19 +387,19 @@ MISTAKES = (
     _loss("last position counts", "only the last position counts"),
     _loss("targets leak", "the targets reach the logits"),
     # the mask
-    _toy("no mask", "pages 4 and 5", "no mask, one that misses the scores"),
-    _toy("mask one ahead", "pages 4 and 5", "the mask is off by one"),
-    _toy("mask inverted", "pages 4 and 5", "the mask is upside down"),
-    _toy("own token hidden, finite", "pages 4 and 5", "position 0 is hidden from itself"),
-    _toy("scores multiplied", "pages 4 and 5", "one that misses the scores"),
-    _toy("mask added", "pages 4 and 5", "one that misses the scores"),
-    _toy("filled with nearly nothing", "pages 4 and 5", "one that misses the scores"),
-    _toy("mask after softmax", "pages 4 and 5", "mask after the softmax"),
-    _toy("softmax over queries", "pages 4 and 5", "softmax over queries"),
-    _toy("weak fill", "pages 4 and 5", "a merely negative number can be outweighed"),
-    _toy("no mask in training", "pages 4 and 5", "in training mode only"),
-    _toy("heads merged askew", "pages 4 and 5", "heads merged without swapping the axes back"),
-    _toy("norm over positions", "pages 4 and 5", "a norm over positions"),
+    _toy("no mask", "page 4", "no mask, one that misses the scores"),
+    _toy("mask one ahead", "page 4", "the mask is off by one"),
+    _toy("mask inverted", "page 4", "the mask is upside down"),
+    _toy("own token hidden, finite", "page 4", "position 0 is hidden from itself"),
+    _toy("scores multiplied", "page 4", "one that misses the scores"),
+    _toy("mask added", "page 4", "one that misses the scores"),
+    _toy("filled with nearly nothing", "page 4", "one that misses the scores"),
+    _toy("mask after softmax", "page 4", "mask after the softmax"),
+    _toy("softmax over queries", "page 4", "softmax over queries"),
+    _toy("weak fill", "page 4", "a merely negative number can be outweighed"),
+    _toy("no mask in training", "page 4", "in training mode only"),
+    _toy("heads merged askew", "page 4", "heads merged without swapping the axes back"),
+    _toy("norm over positions", "page 4", "a norm over positions"),
     # rows and positions
     _toy("norm over the batch", "page 8", "a norm over the batch axis"),
     _toy("softmax over the batch", "page 8", "a softmax or a norm over the batch axis"),

@@ -267,7 +267,7 @@ def _shape_cause(problem: str) -> str:
 # ---- loss
 
 
-@_check("loss", needs=("finite", "deterministic", "shapes"), page="pages 1 and 2")
+@_check("loss", needs=("finite", "deterministic", "shapes"), page="page 1 and page 2")
 def loss(subject: Subject) -> Result:
     """A model that returns a loss returns the mean cross-entropy of its logits and the caller's targets."""
     model, idx = subject.random(), subject.tokens(3, subject.T)
@@ -355,7 +355,7 @@ def _own_loss(subject: Subject, model: nn.Module, idx: torch.Tensor, targets: to
 # ---- causal
 
 
-@_check("causal", needs=("finite", "deterministic", "shapes"), page="pages 4 and 5")
+@_check("causal", needs=("finite", "deterministic", "shapes"), page="page 4 and page 5")
 def causal(subject: Subject) -> Result:
     """No logit moves when a later token changes: not one bit, at every cut, whatever the weights.
 
@@ -589,7 +589,7 @@ def _order_acts_inside(subject: Subject, model: nn.Module) -> bool | None:
 # ---- reach
 
 
-@_check("reach", needs=("finite", "deterministic", "shapes", "batch-independent"), page="pages 4 and 5")
+@_check("reach", needs=("finite", "deterministic", "shapes", "batch-independent"), page="page 4 and page 5")
 def reach(subject: Subject) -> Result:
     """Each token of the context can move the last logits."""
     if subject.T < 2:
@@ -817,7 +817,7 @@ def _batch(subject: Subject, model: nn.Module):
 # ---- memorise
 
 
-@_check("memorise", needs=("finite", "shapes"), page="pages 1 and 8")
+@_check("memorise", needs=("finite", "shapes"), page="page 1 and page 8")
 def memorise(subject: Subject) -> Result:
     """Fifty steps on one batch halve the loss, and the answers are right by the caller's targets.
 

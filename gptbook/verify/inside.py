@@ -276,7 +276,7 @@ def _is_linear(found: Structure) -> bool:
 # ---- attention
 
 
-@_check("attention", needs=NEEDS, page="pages 4 and 5")
+@_check("attention", needs=NEEDS, page="page 4 and page 5")
 def attention(subject: Subject) -> Result:
     """Attention is softmax(q·k / root of D) over the past, in the number of heads that `expect` says."""
     found, expect = structure(subject), subject.expect
