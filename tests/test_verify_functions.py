@@ -10,7 +10,6 @@ import re
 
 import numpy as np
 import pytest
-import sabotage
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from gptbook import modern, verify
 from gptbook.model import Block, CausalSelfAttention, GPTConfig
-from gptbook.verify import blocks, calling, functions
+from gptbook.verify import blocks, broken, calling, functions
 from gptbook.verify.report import DIFFERS, FAILED, NOT_CHECKED, PASSED
 
 INF = float("-inf")
@@ -654,7 +653,7 @@ def test_torch_s_layer_with_norms_behind_differs():
 @pytest.mark.parametrize(
     ("block", "name", "words"),
     [
-        (lambda: sabotage.Block(odd="rms norm"), "norms", "RMSNorm"),
+        (lambda: broken.Block(odd="rms norm"), "norms", "RMSNorm"),
         (lambda: modern.Block(modern.ModernConfig(n_layer=1, n_head=4, n_embd=32)), "norms", "RMSNorm"),
     ],
 )  # fmt: skip
@@ -730,7 +729,7 @@ def test_an_mlp_without_activation_is_seen_where_its_layers_are_parts_of_the_blo
     ],
 )
 def test_the_broken_blocks_of_the_other_tests_are_caught(fault):
-    report = verify.check_block(sabotage.Block(fault))
+    report = verify.check_block(broken.Block(fault))
     assert not report.passed
     assert "(page" in causes(report)
 
