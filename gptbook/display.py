@@ -51,6 +51,9 @@ def source(thing) -> Source:
     )
 
 
+LONG = 40  # characters from which on a cell is a sentence, and keeps a width that can be read on a phone
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows under a header; numbers are set to the right, the last row in bold where `total` is true."""
@@ -76,7 +79,10 @@ class Table:
         numeric = [all(_is_number(str(c)) for c in column) for column in zip(*self.rows, strict=True)]
 
         def line(row, tag, last=False):
-            kinds = (' class="num"' if n else "" for n in numeric)
+            kinds = (
+                ' class="num"' if n else ' class="long"' if len(str(c)) > LONG else ""
+                for c, n in zip(row, numeric, strict=True)
+            )
             inner = "".join(f"<{tag}{k}>{html.escape(str(c))}</{tag}>" for c, k in zip(row, kinds, strict=True))
             return f'<tr class="total">{inner}</tr>' if last else f"<tr>{inner}</tr>"
 

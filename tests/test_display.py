@@ -282,3 +282,10 @@ def test_chips_that_would_lie_are_refused(name, made, words):
         display.chips("abc", {name: made})
     with pytest.raises(ValueError, match="one vocabulary"):
         display.chips("abc", {})
+
+
+def test_a_sentence_in_a_cell_keeps_a_width_that_can_be_read():
+    """A failure would mean that on a phone the words of a sentence stand one under the other."""
+    made = display.table([("a", "x" * 41, 7), ("b", "short", 8)])._repr_html_()
+    assert made.count('class="long"') == 1
+    assert f'<td class="long">{"x" * 41}</td>' in made
