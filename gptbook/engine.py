@@ -2,7 +2,7 @@
 
 Products of matrices in bfloat16, where the processor has instructions for it, while weights and optimizer stay in
 float32; the code of the model compiled into a few large loops; memory that is kept instead of being given back after
-each step. Page 9 measures what each is worth.
+each step.
 """
 
 import contextlib

@@ -2,7 +2,7 @@
 
 The gradient of a matrix, averaged over time, is mostly a few directions, and a step along it hardly moves in the rest.
 Muon replaces its singular values by ones, or nearly: Jordan et al. 2024, "Muon". The rest, embeddings and norms, stays
-with AdamW: page 17.
+with AdamW.
 """
 
 import torch
@@ -46,7 +46,10 @@ class Muon(torch.optim.Optimizer):
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
                 continue
-            averages = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in parameters]
+            for p in parameters:
+                if "momentum" not in self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+            averages = [self.state[p]["momentum"] for p in parameters]
             gradients = [p.grad for p in parameters]
             torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
             updates = torch._foreach_lerp(gradients, averages, group["momentum"])  # Nesterov: a look ahead

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 import torch.nn as nn
@@ -595,13 +596,13 @@ def _half(task, function) -> Result:
     return Result("", PASSED, f"largest difference {distance(answer, right):.0e}", expected)
 
 
-def _attention_pairs() -> tuple:
+def _pairs(about: str, page: str, kinds: dict, made) -> tuple[Mistake, ...]:
     """Two mistakes at once, of two different kinds: made only when no single one fits."""
     found = []
-    for one, other in itertools.combinations(ATTENTION, 2):
-        for (a, (words, _)), (b, (more, _)) in itertools.product(ATTENTION[one].items(), ATTENTION[other].items()):
-            wrong = attend(**{one: a, other: b})
-            found.append(Mistake(f"{a}, {b}", "attention", f"two at once: {words}; and {more}", "page 4", wrong))
+    for one, other in itertools.combinations(kinds, 2):
+        for (a, (words, _)), (b, (more, _)) in itertools.product(kinds[one].items(), kinds[other].items()):
+            wrong = made(**{one: a, other: b})
+            found.append(Mistake(f"{a}, {b}", about, f"two at once: {words}; and {more}", page, wrong))
     return tuple(found)
 
 
@@ -635,7 +636,7 @@ ATTENDING = Task(
     _attention,
     tuple(_qkv(*size, seed=i) for i, size in enumerate(_HEADS)),
     ATTENTION_MISTAKES,
-    pairs=_attention_pairs,
+    pairs=partial(_pairs, "attention", "page 4", ATTENTION, attend),
     fits=_attention_scale,
     properties=_attention_properties,
     more=(("causal", _causal), ("extreme", _extreme), ("half", _half)),
@@ -687,15 +688,6 @@ def _norm_extreme(task, function) -> Result:
         cause = "right at ordinary numbers, but the variance loses its digits far from zero: subtract the mean first"
         return Result("", DIFFERS, "wrong for rows around 3000", expected, f"{cause} ({task.page})")
     return Result("", PASSED, f"largest difference {distance(answer, right):.0e}", expected)
-
-
-def _norm_pairs() -> tuple:
-    found = []
-    for one, other in itertools.combinations(NORM, 2):
-        for (a, (words, _)), (b, (more, _)) in itertools.product(NORM[one].items(), NORM[other].items()):
-            wrong = layer_norm_as(**{one: a, other: b})
-            found.append(Mistake(f"{a}, {b}", "layer_norm", f"two at once: {words}; and {more}", "page 6", wrong))
-    return tuple(found)
 
 
 def _norm_properties(function) -> str:
@@ -755,7 +747,7 @@ NORMALISING = Task(
     _NORM_CASES,
     NORM_MISTAKES,
     NORM_DIFFERS,
-    pairs=_norm_pairs,
+    pairs=partial(_pairs, "layer_norm", "page 6", NORM, layer_norm_as),
     properties=_norm_properties,
     learns=False,
     more=(("extreme", _norm_extreme),),

@@ -3,7 +3,6 @@
 They are looked at on copies with random weights: fresh weights hide faults, as projections that start near zero do.
 """
 
-import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import torch.nn as nn
 from gptbook.verify.calling import ask
 from gptbook.verify.catalogue import distance, same
 from gptbook.verify.report import DIFFERS, FAILED, NOT_CHECKED, PASSED, Report, Result
-from gptbook.verify.subject import CannotLook, one_line
+from gptbook.verify.subject import CannotLook, copied, one_line
 
 ROUNDING = 2e-5  # of the size of the numbers: several products in float32 in a row
 
@@ -39,13 +38,7 @@ class Piece:
 
     def copied(self) -> nn.Module:
         """A copy in evaluation mode and float32. Raises CannotLook where there can be none."""
-        try:
-            model = copy.deepcopy(self.original)
-        except Exception as error:
-            raise CannotLook(f"it cannot be copied: {one_line(error)}") from error
-        if model is self.original:
-            raise CannotLook("it cannot be copied: copy.deepcopy gives the same module back")
-        return model.float().eval()
+        return copied(self.original).float().eval()
 
     def random(self, gain: float = 1.0) -> nn.Module:
         """A copy with random weights: fresh ones hide faults, and zeros hide everything. Do not change it."""

@@ -68,6 +68,17 @@ def _clone(grad):
     return None if grad is None else grad.detach().clone()
 
 
+def copied(module: nn.Module, name: str = "it") -> nn.Module:
+    """A copy of somebody's module. Raises CannotLook, with its `name`, where there can be none."""
+    try:
+        model = copy.deepcopy(module)
+    except Exception as error:
+        raise CannotLook(f"{name} cannot be copied: {one_line(error)}") from error
+    if model is module:
+        raise CannotLook(f"{name} cannot be copied: copy.deepcopy gives the same one back")
+    return model
+
+
 def parts(output):
     """Logits and loss in whatever a model returned: a tensor, a tuple, a dictionary, an object; None where it has none.
 
@@ -137,12 +148,7 @@ class Subject:
 
     def fresh(self) -> nn.Module:
         """A copy in evaluation mode, with the weights as they are. Raises CannotLook if it cannot be copied."""
-        try:
-            model = copy.deepcopy(self.original)
-        except Exception as error:
-            raise CannotLook(f"the model cannot be copied: {one_line(error)}") from error
-        if model is self.original:
-            raise CannotLook("the model cannot be copied: copy.deepcopy gives the same model back")
+        model = copied(self.original, "the model")
         for parameter in model.parameters():
             parameter.grad = None
         return model.eval()
