@@ -383,7 +383,7 @@ The bound is {{ today_score_bound:.2f}} here, and the largest score is {{ today_
 
 ## The two ends
 
-At the bottom, embeddings start tiny: numbers of size $0.02$. Every block normalises what it reads, but it *adds* to the stream itself. So at the beginning the very first additions drown the token. An **embedding norm** brings the stream to size 1 before the first block.
+At the bottom, embeddings start tiny: numbers of size $0.02$. Every block normalises what it reads, so what it adds has the same size whatever the size of the stream is. Beside a tiny stream it weighs much. An **embedding norm** brings the stream to size 1 before the first block.
 
 At the top, GPT-2 uses the embedding table again to score tokens. It is **tied**. One row must then say both what a token means when it is read, and what the stream looks like when that token should come next. With a small vocabulary a second table costs little.
 """
@@ -394,16 +394,33 @@ for norm in (False, True):
     torch.manual_seed(0)
     model = ModernGPT(replace(gpt2, embedding_norm=norm))
     x, turns = model.embed(idx)
-    first = model.h[0].attn(model.h[0].ln_1(x), turns)  # (B, T, C)
-    sizes[norm] = [round(part.square().mean().sqrt().item(), 3) for part in (x, first)]
-    print("with the norm:" if norm else "without:      ", sizes[norm])
+    added = model.h[0].attn(model.h[0].ln_1(x), turns)  # (B, T, C)
+    sizes[norm] = [part.square().mean().sqrt().item() for part in (x, added)]
+    stream, addition = sizes[norm]
+    print(
+        f"embedding norm {norm!s:5}: stream {stream:.3f}, first addition {addition:.3f}"
+    )
 assert sizes[False][0] < 0.05
 assert abs(sizes[True][0] - 1) < 0.05
+claim(
+    "today_weighs",
+    addition_share := sizes[False][1] / sizes[False][0],
+    (0.05, 0.5),
+    kind="statistical",
+)
+claim(
+    "today_weighs_less",
+    sizes[True][1] / sizes[True][0],
+    (0, addition_share / 10),
+    kind="statistical",
+)
 untied = parameters(ModernGPT(replace(gpt2, tied=False))) - parameters(ours)
 claim("today_untied", untied, expected=65 * 48)
 
 # %% [markdown]
 r"""
+Without the norm, the very first addition is {{ today_weighs:.0%}} of the stream's size, and with it {{ today_weighs_less:.1%}}. So the token stays in the stream for longer.
+
 The second table has {{ today_untied:,}} numbers here. In a model with a vocabulary of many thousands it may be a fifth of all, which is why small models with large vocabularies keep it tied.
 """
 
@@ -527,7 +544,7 @@ def all_alike(G):
 G = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
 torch.testing.assert_close(all_alike(G), torch.eye(2))
 assert abs((G * G / 3).sum() - 10 / 3) < 1e-5
-assert (G * all_alike(G)).sum() == 4
+assert abs((G * all_alike(G)).sum() - 4) < 1e-5
 print(all_alike(G))
 
 # %% [markdown]
@@ -562,16 +579,19 @@ turned = muon.orthogonalised(gradient.double(), torch.float64)  # (inner, C)
 torch.testing.assert_close(turned, by_svd(gradient.double()), rtol=0, atol=1e-4)
 s = torch.linspace(0, 1, 100_001, dtype=torch.float64)
 end = polynomial(s)
-start = s[(end < 0.68).nonzero().max() + 1].item()  # from here on, all are lifted
+band = torch.linspace(0.68, 1.21, 100_001, dtype=torch.float64)
+assert 0.68 < polynomial(band, 1).min() < polynomial(band, 1).max() < 1.14
+assert polynomial(s, 1).max() < 1.21  # so what is above 0.68 once is in the band
+start = s[(polynomial(s, 4) < 0.68).nonzero().max() + 1].item()
 lifted = end[s >= start]
-claim("today_lifted_from", start, (0.001, 0.01), kind="tolerance")
+claim("today_lifted_from", start, (0.004, 0.006), kind="tolerance")
 claim("today_lowest", lifted.min(), (0.68, 0.7), kind="tolerance")
 claim("today_highest", lifted.max(), (1.1, 1.14), kind="tolerance")
-off = torch.linalg.svdvals(turned - all_alike(gradient.double()))[0]  # largest stretch
-kept = values.double() / values.double().norm() >= start
-claim("today_kept", int(kept.sum()), within(24, 48))
-if kept.all():
-    assert off <= 0.32 + 1e-6
+shares = values.double() / values.double().norm()  # (C,)
+kept = shares >= start  # (C,)
+claim("today_kept", kept.sum(), within(5, 48))
+assert 0.68 < polynomial(shares[kept]).min() < polynomial(shares[kept]).max() < 1.14
+print(f"{int(kept.sum())} of 48 values of the gradient are large enough")
 
 # %% tags=["hide-input"] alt="Left: the polynomial applied five times, over singular values from 0 to 1. It shoots up from zero and then wobbles in a narrow band around one. Once applied, it is a curve that rises more gently and falls again. Right: singular values in order, on a logarithmic axis. Those of the gradient fall by more than a hundredfold. Those of Muon's step lie flat near one." caption="Left: the polynomial once and five times; the band is grey. Right: the 48 singular values of the gradient, the largest set to 1, and those of the step that Muon makes of it."
 fig, axes = display.figure(5.2, 2.6, columns=2)
@@ -592,7 +612,7 @@ axes[1].legend(fontsize=9, loc="lower left")
 
 # %% [markdown]
 r"""
-Five times are enough: whatever began above {{ today_lifted_from:.4f}} ends between {{ today_lowest:.2f}} and {{ today_highest:.2f}}. That is not exactly 1. It need not be, and the steepness at zero is worth more. In our gradient, {{ today_kept}} of the 48 values are lifted so.
+Five times are enough. Divide the matrix by its size, so that no singular value is above 1. Each that is above {{ today_lifted_from:.4f}} then ends between {{ today_lowest:.2f}} and {{ today_highest:.2f}}: four rounds lift it above $0.68$, and the fifth keeps everything between $0.68$ and $1.21$ in that band. It is not exactly 1. It need not be, and the steepness at zero is worth more. Of the 48 values of our gradient, {{ today_kept}} are large enough. The last few get part of the way.
 
 The rest of Muon is short. **Momentum**: the step is made from an average of the gradients, $M \leftarrow 0.95\,M + 0.05\,G$. **Nesterov**: it looks ahead, by mixing the new gradient in once more. **Decay**: the weights shrink a little each step, as in AdamW. And a **rate factor**: a matrix with more rows than columns makes many numbers of few. If $O$ only keeps lengths, an input of $n$ numbers of size 1 gives $m$ numbers of size $\sqrt{n/m}$. The factor $\sqrt{m/n}$ makes up for it. Queries, keys and values lie in one matrix, and are three.
 """
@@ -641,7 +661,7 @@ Now both optimizers, at the same budget, each with three rates. The rate of Adam
 
 # %%
 with_muon = replace(adamw, optimizer="muon", matrix_learning_rate=0.03)
-rates = {"AdamW": (5e-3, 1e-2, 2e-2), "Muon": (0.015, 0.03, 0.06)}
+rates = {"AdamW": (1e-2, 2e-2, 4e-2), "Muon": (0.015, 0.03, 0.06)}
 raced, speeds = {}, {"AdamW": [], "Muon": []}
 for name, tried in rates.items():
     for rate in tried:
@@ -930,7 +950,7 @@ claim("today_times", parameters(loaded.model) / parameters(fast.model))
 beginning = "The ship left the harbour at dawn, and"
 ids = torch.tensor([loaded.encode(beginning)])  # (B, T)
 ours_ids = torch.tensor([fast.tokenizer.encode(beginning)])  # (B, T)
-theirs = kv_cache.generate(loaded.model, ids, 24, 0)[0].tolist()
+theirs = kv_cache.generate(loaded.model, ids, 16, 0)[0].tolist()
 mine = kv_cache.generate(fast.model, ours_ids, 90, 0)[0].tolist()
 display.sample(
     f"SmolLM2: {loaded.decode(theirs)}\n\nours: {fast.tokenizer.decode(mine)}",
@@ -954,9 +974,12 @@ text = (
 
 def bits_per_byte(model, tokenizer, text):
     ids = torch.tensor(tokenizer.encode(text))  # (N,)
-    loss = trainer.evaluate(model, ids)
+    width, nats = min(model.config.block_size, len(ids) - 1), 0.0
+    with torch.no_grad():
+        for x, y in data.windows(ids, width):  # each (B, T)
+            nats += trainer.loss_fn(model(x), y).item() * y.numel()
     judged = data.judged(text, tokenizer, ids)
-    return loss.loss * loss.tokens / len(judged.encode()) / math.log(2)
+    return nats / math.log(2) / len(judged.encode())
 
 
 bits = {

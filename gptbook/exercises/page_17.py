@@ -13,8 +13,8 @@ def _random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _tried(function, form, cases, words, rtol=1e-4, atol=1e-5):
-    """The reader's tensors for all cases, of the right shape and with nothing given changed; `words(case)` is a call."""
+def _tried(function, cases, words):
+    """What the reader's function gives in all cases, tensors of the right shape; `words(*case)` is the call."""
     got = []
     for case, shape in cases:
         what = words(*case)
@@ -31,8 +31,11 @@ def _tried(function, form, cases, words, rtol=1e-4, atol=1e-5):
 def _judge(got, cases, right, mistakes, words, praise, rtol=1e-4, atol=1e-4):
     """The praise if all agree, else the sentence of a known mistake, or by how much the first wrong one is off."""
 
-    def same(mine, true):
-        return close(mine, true, rtol, atol)
+    def same(mine, true):  # of numbers that a mistake made huge, the small ones hold nothing but rounding
+        largest = float(true.abs().max())
+        if largest > 1e30:  # more than float32 may hold
+            return mine.shape == true.shape and not float(mine.abs().max()) < 1e30
+        return close(mine, true, 0, max(atol, rtol * largest))
 
     cases = [case for case, _ in cases]
     wanted = [right(*case) for case in cases]
@@ -91,7 +94,7 @@ def rms_norm(norm) -> str:
     def words(x, gain, eps):
         return f"rms_norm(x of shape {tuple(x.shape)}, gain, {eps})"
 
-    got = _tried(norm, "rms_norm(x, gain, eps)", cases, words)
+    got = _tried(norm, cases, words)
     return _judge(got, cases, _rms, RMS_MISTAKES, words, "equal to the formula, for several shapes and values of eps")
 
 
@@ -155,7 +158,7 @@ def rotary(rotate) -> str:
     def words(x, base, start):
         return f"rotate(x of shape {tuple(x.shape)}, {base:g}, {start})"
 
-    got = _tried(rotate, "rotate(x, base, start)", cases, words)
+    got = _tried(rotate, cases, words)
     return _judge(got, cases, _turned, ROTARY_MISTAKES, words, "every pair turned as its place asks")
 
 
@@ -206,7 +209,7 @@ def grouped_queries(grouped) -> str:
     def words(q, k, v):
         return f"grouped(q of shape {tuple(q.shape)}, k and v of {tuple(k.shape)})"
 
-    got = _tried(grouped, "grouped(q, k, v)", cases, words)
+    got = _tried(grouped, cases, words)
     praise = "equal to attention head by head, with as many groups as heads and with fewer"
     return _judge(got, cases, _grouped, GROUPED_MISTAKES, words, praise)
 
@@ -226,7 +229,8 @@ def _bytes_wrong(**changes):
 BYTES_MISTAKES = (
     ("keys and values are both kept: that is twice as much as one of them", _bytes_wrong(kinds=1)),
     ("queries are counted as well: they are not kept", _bytes_wrong(kinds=3)),
-    ("every head of queries is given keys of its own: there are G groups of them", _bytes_wrong(width=lambda c: c.n_embd)),
+    ("every head of queries is given keys of its own: there are G groups of them",
+     _bytes_wrong(width=lambda c: c.n_embd)),
     ("one group only is counted: there are G", _bytes_wrong(width=lambda c: c.head_size)),
     ("a group's keys have D numbers each: the width of a head is missing", _bytes_wrong(width=lambda c: c.kv_heads)),
     ("a group's keys have D numbers each, and D is a part of C", _bytes_wrong(width=lambda c: c.kv_heads * c.n_embd)),
@@ -314,11 +318,11 @@ def newton_schulz(alike) -> str:
     for seed, (m, n, steps, abc) in enumerate(
         ((3, 5, 2, muon), (5, 3, 3, gentle), (4, 4, 1, muon), (2, 6, 4, gentle), (6, 2, 3, muon))
     ):
-        cases.append(((3 * _random(m, n, seed=seed), steps, *abc), (m, n)))
+        cases.append(((0.5 * _random(m, n, seed=seed), steps, *abc), (m, n)))
 
     def words(G, steps, *abc):
         return f"alike(G of shape {tuple(G.shape)}, {steps}, {', '.join(map(str, abc))})"
 
-    got = _tried(alike, "alike(G, steps, a, b, c)", cases, words)
+    got = _tried(alike, cases, words)
     praise = "the polynomial acts on every singular value, for wide, tall and square matrices"
     return _judge(got, cases, _by_svd, SCHULZ_MISTAKES, words, praise, rtol=1e-3, atol=1e-3)
