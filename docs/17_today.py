@@ -2,7 +2,7 @@
 r"""
 # From GPT-2 to today
 
-Almost every part of a GPT has been exchanged since 2019. You will make each exchange yourself, measure which of them pays at our size, and end with the real weights of a newer model in a class that you can read.
+Almost every part of a GPT has been exchanged since GPT-2. You will make each exchange yourself, measure which of them pays at our size, and end with the real weights of a newer model in a class that you can read.
 
 The GPT of [page 8](08_gpt.py) is GPT-2, made small. Models of today still embed, attend, think at each place alone, add, repeat and read off. What has changed are the parts. Each change is a few lines, and each is one field of a configuration in `gptbook/modern.py`. Then the optimizer changes too.
 
@@ -143,7 +143,7 @@ print(f"{biases:,} numbers in biases")
 
 # %% [markdown]
 r"""
-Two of the three kinds are wasted, then. What the others bring is small beside the matrices: here biases are {{ today_biases_share:.1%}} of the parameters, and in a wide model far less. Most newer models have none.
+Two of the three kinds are wasted, then. What the others bring is small beside the matrices: here {{ today_biases:,}} numbers are in biases, {{ today_biases_share:.1%}} of the parameters, and in a wide model far less. Most newer models have none.
 
 ## Positions that turn
 
@@ -614,7 +614,7 @@ axes[1].legend(fontsize=9, loc="lower left")
 r"""
 Five times are enough. Divide the matrix by its size, so that no singular value is above 1. Each that is above {{ today_lifted_from:.4f}} then ends between {{ today_lowest:.2f}} and {{ today_highest:.2f}}: four rounds lift it above $0.68$, and the fifth keeps everything between $0.68$ and $1.21$ in that band. It is not exactly 1. It need not be, and the steepness at zero is worth more. Of the 48 values of our gradient, {{ today_kept}} are large enough. The last few get part of the way.
 
-The rest of Muon is short. **Momentum**: the step is made from an average of the gradients, $M \leftarrow 0.95\,M + 0.05\,G$. **Nesterov**: it looks ahead, by mixing the new gradient in once more. **Decay**: the weights shrink a little each step, as in AdamW. And a **rate factor**: a matrix with more rows than columns makes many numbers of few. If $O$ only keeps lengths, an input of $n$ numbers of size 1 gives $m$ numbers of size $\sqrt{n/m}$. The factor $\sqrt{m/n}$ makes up for it. Queries, keys and values lie in one matrix, and are three.
+The rest of Muon is short. **Momentum**: the step is made from an average of the gradients, $M \leftarrow 0.95\,M + 0.05\,G$. **Nesterov**: it looks ahead, by mixing the new gradient in once more. **Decay**: the weights shrink a little each step, as in AdamW. And a **rate factor**: a matrix with more rows than columns makes many numbers of few. If $O$ only keeps lengths, an input of $n$ numbers of size 1 gives $m$ numbers of size $\sqrt{n/m}$. The factor $\sqrt{m/n}$ makes up for it: for the first matrix of our MLP the size would be {{ today_tall:.2f}}, and the factor is 2. Queries, keys and values lie in one matrix, and are three.
 """
 
 # %%
@@ -701,11 +701,11 @@ display.table(
 
 # %% [markdown]
 r"""
-With its best rate AdamW reaches {{ today_best_adamw:.2f}}, Muon {{ today_best_muon:.2f}}. The difference is {{ today_muon_gain:.2f}} nats at the same number of steps. A step of Muon takes longer, so look at the last column too.
+With its best rate AdamW reaches {{ today_best_adamw:.2f}}, Muon {{ today_best_muon:.2f}}. The difference is {{ today_muon_gain:.2f}} nats at the same number of steps. A step of Muon takes longer, so look at the last column too. Below, all use Muon at the middle rate.
 
 ## Each change alone, and all together
 
-Now the parts. Every model is trained with Muon at the middle rate, with two seeds. Two runs that differ in nothing but the seed do not end at the same loss. Their difference is the **spread**, and a smaller difference between two models says nothing.
+Now the parts. Every model is trained with Muon, with two seeds. Two runs that differ in nothing but the seed do not end at the same loss. Their difference is the **spread**, and a smaller difference between two models says nothing.
 """
 
 # %%
@@ -959,7 +959,7 @@ display.sample(
 
 # %% [markdown]
 r"""
-Theirs has {{ today_times:.0f}} times our parameters. Its weights came from: {{ today_real_source}}.
+Theirs has {{ today_real:,}} parameters, {{ today_times:.0f}} times as many as ours. Its weights came from: {{ today_real_source}}.
 
 How well does each predict a text that neither has read? The tokens differ, so the losses a token cannot be compared. Bits per byte can, as on [page 15](15_tokens.py). Here are some lines that were written for this page.
 """
