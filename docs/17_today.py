@@ -112,7 +112,7 @@ print(parameters(own), "parameters with a gain,", parameters(plain), "without")
 r"""
 ## No biases
 
-A bias is a row that is added after a matrix. Look at those of queries, keys and values. A score is $q \cdot k$. A bias $b$ on all keys adds $q \cdot b$ to every score in the row of that query, the same number for each. By a theorem of [page 4](04_head.py), softmax ignores a shift. So the biases of the keys do nothing at all. Those of the values are added to every value, so they are added to every average of values, and the projection's own bias can do the same.
+A bias is a row that is added after a matrix. Look at those of queries, keys and values. A score is $q \cdot k$. A bias $b$ on all keys adds $q \cdot b$ to every score in the row of that query, the same number for each. By a theorem of [page 3](03_averaging.py), softmax ignores a shift. So the biases of the keys do nothing at all. Those of the values are added to every value, so they are added to every average of values, and the projection's own bias can do the same.
 """
 
 # %%
@@ -494,7 +494,7 @@ Every run below has {{ today_steps}} steps, the same {{ today_tokens:,}} tokens 
 
 ## An optimizer for matrices
 
-Before we compare parts, we look at the step itself. Here is a model with all changes, trained by AdamW, and the gradient of one of its matrices, averaged over some batches. How is it spread over directions? The **singular value decomposition** answers this. It writes a matrix as a sum $\sum_i s_i\, u_i v_i^\top$, with directions $v_i$ at right angles, which go to directions $u_i$ at right angles, stretched by the singular values $s_i$.
+Before we compare parts, we look at the step itself. Here is a model with all changes, trained by AdamW, and the gradient $G$ of one of its matrices, averaged over some batches. (From here on, $G$ is a gradient and no number of groups.) How is it spread over directions? The **singular value decomposition** answers this. It writes a matrix as a sum $\sum_i s_i\, u_i v_i^\top$, with directions $v_i$ at right angles, which go to directions $u_i$ at right angles, stretched by the singular values $s_i$.
 """
 
 # %%
@@ -629,7 +629,7 @@ assert abs(2 * size - 1) < 0.04  # times the root of 192 / 48
 
 
 def by_hand(weight, gradients, rate, momentum=0.95, decay=0.1):
-    average = torch.zeros_like(weight)  # (m, n)
+    average = torch.zeros_like(weight)
     for G in gradients:
         average = momentum * average + (1 - momentum) * G
         ahead = momentum * average + (1 - momentum) * G
@@ -1115,10 +1115,10 @@ Check yours with `exercises.check("newton-schulz", alike)`. Then look at the sin
 
 # %% tags=["solution"]
 def alike(G, steps, a, b, c):
-    X = G / G.square().sum().sqrt()  # (m, n)
+    X = G / G.square().sum().sqrt()
     for _ in range(steps):
-        gram = X @ X.mT  # (m, m)
-        X = a * X + b * gram @ X + c * gram @ gram @ X  # (m, n)
+        gram = X @ X.mT
+        X = a * X + b * gram @ X + c * gram @ gram @ X
     return X
 
 
