@@ -15,7 +15,7 @@ With all fields at GPT-2's choices, the second model is the first one. We copy t
 import math
 import statistics
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 import torch.nn as nn
@@ -421,7 +421,7 @@ claim("today_untied", untied, expected=65 * 48)
 r"""
 Without the norm, the very first addition is {{ today_weighs:.0%}} of the stream's size, and with it {{ today_weighs_less:.1%}}. So the token stays in the stream for longer.
 
-The second table has {{ today_untied:,}} numbers here. In a model with a vocabulary of many thousands it may be a fifth of all, which is why small models with large vocabularies keep it tied.
+The second table has {{ today_untied:,}} numbers here. In a small model with a large vocabulary it would be a fifth of all or more, so such models keep it tied.
 """
 
 # %% [markdown]
@@ -507,8 +507,8 @@ for _ in range(20):
     loss = trainer.loss_fn(first(x), y)
     gradient += torch.autograd.grad(loss, weight)[0] / 20
 values = torch.linalg.svdvals(gradient)  # (C,)
-few = values[:5].square().sum() / values.square().sum()
-claim("today_few", few, within(0.4, None), kind="statistical")
+top = values[:5].square().sum() / values.square().sum()
+claim("today_few", top, within(0.4, None), kind="statistical")
 claim("today_flat", 5 / 48, kind="tolerance")
 claim("today_ratio", values[0] / values[23], within(3, None), kind="statistical")
 
@@ -596,8 +596,9 @@ print(f"{int(kept.sum())} of 48 values of the gradient are large enough")
 # %% tags=["hide-input"] alt="Left: the polynomial applied five times, over singular values from 0 to 1. It shoots up from zero and then wobbles in a narrow band around one. Once applied, it is a curve that rises more gently and falls again. Right: singular values in order, on a logarithmic axis. Those of the gradient fall by more than a hundredfold. Those of Muon's step lie flat near one." caption="Left: the polynomial once and five times; the band is grey. Right: the 48 singular values of the gradient, the largest set to 1, and those of the step that Muon makes of it."
 fig, axes = display.figure(5.2, 2.6, columns=2)
 axes[0].axhspan(0.68, 1.14, color=display.GREY, alpha=0.25, lw=0)
-axes[0].plot(s, polynomial(s, 1), "--", color=display.RED, label="once")
-axes[0].plot(s, end, color=display.BLUE, label="five times")
+few = torch.linspace(0, 1, 400) ** 2  # dense where the curve is steep
+axes[0].plot(few, polynomial(few, 1), "--", color=display.RED, label="once")
+axes[0].plot(few, polynomial(few), color=display.BLUE, label="five times")
 axes[0].set_xlabel("singular value before")
 axes[0].set_title("after", fontsize=10)
 axes[0].legend(fontsize=9, loc="lower right")
@@ -614,7 +615,7 @@ axes[1].legend(fontsize=9, loc="lower left")
 r"""
 Five times are enough. Divide the matrix by its size, so that no singular value is above 1. Each that is above {{ today_lifted_from:.4f}} then ends between {{ today_lowest:.2f}} and {{ today_highest:.2f}}: four rounds lift it above $0.68$, and the fifth keeps everything between $0.68$ and $1.21$ in that band. It is not exactly 1. It need not be, and the steepness at zero is worth more. Of the 48 values of our gradient, {{ today_kept}} are large enough. The last few get part of the way.
 
-The rest of Muon is short. **Momentum**: the step is made from an average of the gradients, $M \leftarrow 0.95\,M + 0.05\,G$. **Nesterov**: it looks ahead, by mixing the new gradient in once more. **Decay**: the weights shrink a little each step, as in AdamW. And a **rate factor**: a matrix with more rows than columns makes many numbers of few. If $O$ only keeps lengths, an input of $n$ numbers of size 1 gives $m$ numbers of size $\sqrt{n/m}$. The factor $\sqrt{m/n}$ makes up for it: for the first matrix of our MLP the size would be {{ today_tall:.2f}}, and the factor is 2. Queries, keys and values lie in one matrix, and are three.
+The rest of Muon is short. **Momentum**: the step is made from an average of the gradients, $M \leftarrow 0.95\,M + 0.05\,G$. **Nesterov**: it looks ahead, by mixing the new gradient in once more. **Decay**: the weights shrink a little each step, as in AdamW. And a **rate factor**: a matrix with more rows than columns makes many numbers of few. If $O$ only keeps lengths, an input of $n$ numbers of size 1 gives $m$ numbers of size $\sqrt{n/m}$. The factor $\sqrt{m/n}$ makes up for it ([Bernstein 2025](https://jeremybernste.in/writing/deriving-muon)): for the first matrix of our MLP the size would be {{ today_tall:.2f}}, and the factor is 2. Queries, keys and values lie in one matrix, and are three.
 """
 
 # %%
@@ -801,7 +802,7 @@ ax.set_xlabel("loss on the development split, nats")
 r"""
 A run has a standard deviation of {{ today_spread:.3f}} nats from its seed alone. {{ today_noise_count}} of the changes cannot be told from it. Beyond it lie: {{ today_beyond}}. Rotary positions gain {{ today_rotary_gain:.2f}} nats, and all together {{ today_all_gain:.2f}}. Most of the whole is the positions.
 
-So were the others for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. A gate gains a few hundredths of a nat in models a thousand times as large. And a step with all changes takes {{ today_slower:.2f}} times as long as with none, since PyTorch has one fast operation for LayerNorm or GELU, and several small ones for the new parts. [The book's fast recipe](#the-books-fast-recipe) compiles them into few.
+So were the others for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. For a gate, Shazeer measured a few hundredths of a nat, in models thousands of times as large. And a step with all changes takes {{ today_slower:.2f}} times as long as with none, since PyTorch has one fast operation for LayerNorm or GELU, and several small ones for the new parts. [The book's fast recipe](#the-books-fast-recipe) compiles them into few.
 """
 
 # %% [markdown]
@@ -814,8 +815,11 @@ These choices, and Muon, make the recipe `shakespeare`. It was chosen on the dev
 # %%
 fast, classic_run = recipes.trained("shakespeare"), recipes.trained("step-5")
 fast_config = fast.model.config
-print(fast_config)
-print(recipes.TRAINING["shakespeare"])
+for settings in (fast_config, recipes.TRAINING["shakespeare"]):
+    print(f"{type(settings).__name__}, where it is not the default:")
+    for part in fields(settings):
+        if (value := getattr(settings, part.name)) != part.default:
+            print(f"    {part.name} = {value!r}")
 
 # %% tags=["hide-input"]
 display.table(
@@ -922,7 +926,7 @@ attention_part = 2 * C * C + 2 * C * G * (
 by_formula = V * C + L * (attention_part + 3 * C * inner + 2 * C) + C
 claim("today_real", parameters(loaded.model), expected=134_515_008)
 assert by_formula == parameters(loaded.model) == verify.expected_parameters(real)
-fields = (
+names = (
     "vocab_size", "block_size", "n_layer", "n_head", "kv_heads", "n_embd", "inner", "norm", "gain", "positions",
     "rope_base", "activation", "bias", "qk_norm", "embedding_norm", "tied",
 )  # fmt: skip
@@ -936,7 +940,7 @@ display.table(
     [
         *(
             (name, *(cell(getattr(c, name)) for c in (fast_config, real)))
-            for name in fields
+            for name in names
         ),
         ("parameters", f"{parameters(fast.model):,}", f"{parameters(loaded.model):,}"),
     ],
