@@ -956,7 +956,7 @@ claim("today_real_source", loaded.source)
 claim("today_times", parameters(loaded.model) / parameters(fast.model))
 beginning = "The ship left the harbour at dawn, and"
 ids = torch.tensor([loaded.encode(beginning)])  # (B, T)
-ours_ids = torch.tensor([fast.tokenizer.encode(beginning)])  # (B, T)
+ours_ids = torch.tensor([fast.tokenizer.encode(beginning)])  # (B, N)
 theirs = kv_cache.generate(loaded.model, ids, 16, 0)[0].tolist()
 mine = kv_cache.generate(fast.model, ours_ids, 90, 0)[0].tolist()
 display.sample(
