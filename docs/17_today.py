@@ -147,7 +147,7 @@ Two of the three kinds are wasted, then. What the others bring is small beside t
 
 ## Positions that turn
 
-GPT-2 adds a vector to the stream that says "I am at place 17". For attention that is an odd thing to know. What matters is how far apart two tokens stand. Rotary positions ([Su et al. 2021](https://arxiv.org/abs/2104.09864), "RoFormer") put just this into the scores. Queries and keys are turned, by an angle that grows with their place.
+GPT-2 adds a vector to the stream that says "I am at place seven". For attention that is an odd thing to know. What matters is how far apart two tokens stand. Rotary positions ([Su et al. 2021](https://arxiv.org/abs/2104.09864), "RoFormer") put just this into the scores. Queries and keys are turned, by an angle that grows with their place.
 
 Take heads of two channels, a plane, and a turn of 90 degrees from each place to the next. The query is $(1, 0)$ and the key is $(3, 4)$.
 """
@@ -181,7 +181,9 @@ Equal distances have equal scores, wherever the two stand.
 !!! theorem "A turned score depends on the distance alone"
 
     Let $R_t$ turn the pairs of channels $2i$ and $2i + 1$ of a vector by the angle $t\,\theta_i$, with any speeds $\theta_i$. Then for all $q$ and $k$ and all places $m$ and $n$,
+
     $$ (R_m\, q) \cdot (R_n\, k) = q \cdot (R_{n - m}\, k) . $$
+
     Besides, $R_t$ keeps the length of every vector.
 
     Tested by `test_turned_score_depends_on_the_distance_alone`.
@@ -348,6 +350,7 @@ Nothing keeps the scores of attention small. If queries and keys grow in trainin
 !!! theorem "QK norm bounds the scores"
 
     Let queries and keys of $D$ channels go through RMSNorm without gain, and be turned or not. Then every score lies between $-\sqrt{D}$ and $\sqrt{D}$, and no weight in a row of $T$ of them is above
+
     $$ \frac{1}{1 + (T - 1)\, e^{-2\sqrt{D}}} . $$
 
     Tested by `test_qk_norm_bounds_the_scores`.
@@ -491,6 +494,7 @@ everything = replace(
 claim("today_steps", adamw.steps)
 claim("today_tokens", adamw.steps * adamw.batch_size * 32)
 claim("today_judged", len(development) - 1)
+print(f"{len(fit):,} characters to train on, and {len(development):,} to judge by")
 
 # %% [markdown]
 r"""
@@ -515,6 +519,7 @@ top = values[:5].square().sum() / values.square().sum()
 claim("today_few", top, within(0.4, None), kind="statistical")
 claim("today_flat", 5 / 48, kind="tolerance")
 claim("today_ratio", values[0] / values[23], within(3, None), kind="statistical")
+print("the first ten, the largest as 1:", (values / values[0])[:10].round(decimals=2))
 
 # %% [markdown]
 r"""
@@ -706,7 +711,7 @@ display.table(
 
 # %% [markdown]
 r"""
-With its best rate AdamW reaches {{ today_best_adamw:.2f}}, Muon {{ today_best_muon:.2f}}. The difference is {{ today_muon_gain:.2f}} nats at the same number of steps. A step of Muon takes longer, so look at the last column too. Below, all use Muon at the middle rate.
+With its best rate AdamW reaches {{ today_best_adamw:.2f}}, Muon {{ today_best_muon:.2f}}. The difference is {{ today_muon_gain:.2f}} nats at the same number of steps. A step of Muon has more to compute, and the last column says what that takes. Below, all use Muon at the middle rate.
 
 ## Each change alone, and all together
 
@@ -788,6 +793,13 @@ beyond = [name for name in changes if verdict(name) in ("better", "worse")]
 claim("today_noise_count", len(within_noise))
 claim("today_beyond", ", ".join(f"{name} ({verdict(name)})" for name in beyond))
 claim("today_slower", milliseconds[together] / milliseconds[base], kind="statistical")
+claim(
+    "today_rotary_share",
+    gains["rotary positions"] / gains[together],
+    within(0.3, None),
+    kind="statistical",
+)
+assert len(within_noise) + len(beyond) == len(changes)
 
 # %% tags=["hide-input"] alt="A row of two dots for each model, over the loss. The dots of rotary positions and of all changes together lie clearly to the left of the two grey lines of GPT-2's choices. The dots of most others lie near these lines." caption="Two seeds a model. The grey lines are the two runs with GPT-2's choices. Left is better."
 fig, ax = display.figure(5.2, 3.4)
@@ -804,9 +816,30 @@ ax.set_xlabel("loss on the development split, nats")
 
 # %% [markdown]
 r"""
-A run has a standard deviation of {{ today_spread:.3f}} nats from its seed alone. {{ today_noise_count}} of the changes cannot be told from it. Beyond it lie: {{ today_beyond}}. Rotary positions gain {{ today_rotary_gain:.2f}} nats, and all together {{ today_all_gain:.2f}}. Most of the whole is the positions.
+A run has a standard deviation of {{ today_spread:.3f}} nats from its seed alone. {{ today_noise_count}} of the changes cannot be told from it. Beyond it lie: {{ today_beyond}}. Rotary positions gain {{ today_rotary_gain:.2f}} nats, and all together {{ today_all_gain:.2f}}. So positions alone make up {{ today_rotary_share:.0%}} of the whole.
 
-So were the others for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. For a gate, Shazeer measured a few hundredths of a nat, in models thousands of times as large. And a step with all changes takes {{ today_slower:.2f}} times as long as with none, since PyTorch has one fast operation for LayerNorm or GELU, and several small ones for the new parts. [The book's fast recipe](#the-books-fast-recipe) compiles them into few.
+Can a gate or a square be worse? Look at how such an MLP starts. Fresh weights have the size $0.02$ that GPT-2 chose for a width of $768$.
+"""
+
+# %%
+inputs = torch.randn(4096, 48, generator=generator)  # (N, C), as a norm gives them
+inside = {}
+for activation in ("gelu", "swiglu", "relu2"):
+    torch.manual_seed(0)
+    mlp = ModernGPT(replace(gpt2, activation=activation)).h[0].mlp
+    with torch.no_grad():
+        inside[activation] = mlp.inside(inputs).square().mean().sqrt().item()
+    print(f"{activation:6} inner numbers of size {inside[activation]:.4f}")
+small = [inside["gelu"] / inside[activation] for activation in ("swiglu", "relu2")]
+claim("today_small_gate", small[0], (4, 12), kind="statistical")
+claim("today_small_square", small[1], (2, 6), kind="statistical")
+assert inside["gelu"] > 0.05
+
+# %% [markdown]
+r"""
+At a width of 48 the first layer makes small numbers of them, and a product of two small numbers is smaller still. The gate begins with numbers {{ today_small_gate:.0f}} times smaller than GELU's, the square with {{ today_small_square:.0f}} times smaller ones. Such an MLP starts late, and {{ today_steps}} steps end early. The embedding norm slows the start down as well: beside a stream of size 1 the first additions weigh little, as we saw.
+
+So are they worse, and the others good for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. For a gate, Shazeer measured a few hundredths of a nat, in models thousands of times as large. And the last column is a price of its own. A step with all changes took {{ today_slower:.2f}} times as long as one with none. PyTorch has one fast operation for LayerNorm or GELU, and several small ones for turns and squares. [The book's fast recipe](#the-books-fast-recipe) has them compiled into few.
 """
 
 # %% [markdown]
@@ -884,6 +917,7 @@ claim(
     if compiled
     else "PyTorch could not compile the model here, so it ran as it is written.",
 )
+assert summary["precision"] in ("bfloat16", "float32")
 
 # %% [markdown]
 r"""
