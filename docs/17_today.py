@@ -236,7 +236,7 @@ for pair, colour, style in (
     ax.plot(cos[:, pair], style, color=colour, label=f"pair {pair}")
 ax.set_xlabel("distance in tokens")
 ax.set_ylabel("part of the score")
-ax.legend(fontsize=9, loc="lower right")
+ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
 
 # %% [markdown]
 r"""
@@ -286,9 +286,8 @@ for groups in (6, 3, 2, 1):
     model = ModernGPT(config)
     with torch.no_grad():
         _, cache = kv_cache.forward(model, idx[:1])
-    assert (
-        cache.bytes == 4 * 2 * 2 * 32 * groups * 8
-    )  # a number's bytes, k and v, L, T, G, D
+    numbers = 2 * 2 * 32 * groups * 8  # keys and values, L, T, G, D
+    assert cache.bytes == 4 * numbers
     rows.append((groups, f"{cache.bytes:,}", f"{parameters(model):,}"))
 display.table(
     rows,
@@ -994,7 +993,7 @@ ours_ids = torch.tensor([fast.tokenizer.encode(beginning)])  # (B, N)
 theirs = kv_cache.generate(loaded.model, ids, 16, 0)[0].tolist()
 mine = kv_cache.generate(fast.model, ours_ids, 90, 0)[0].tolist()
 display.sample(
-    f"SmolLM2: {loaded.decode(theirs)}\n\nours: {fast.tokenizer.decode(mine)}",
+    f"SmolLM2: {loaded.decode(theirs).strip()}\n\nours: {fast.tokenizer.decode(mine)}",
     label="The same beginning, continued with the likeliest tokens",
 )
 
@@ -1029,7 +1028,7 @@ bits = {
 }
 mine, theirs = bits.values()
 claim("today_bits_ours", mine, within(1.5, 4.5), kind="statistical")
-claim("today_bits_real", theirs, (0.5, 1.5), kind="statistical")
+claim("today_bits_real", theirs, (0.5, 1.6), kind="statistical")
 assert theirs < mine - 0.5 or not known
 display.table(
     [(name, f"{value:.2f}") for name, value in bits.items()],
@@ -1175,7 +1174,7 @@ r"""
 * Rotary positions put distances into scores. Grouped queries make the cache smaller. A gate costs a third matrix, so the MLP gets narrower.
 * QK norm bounds every score. The ends of the model get a norm and a table of their own.
 * Muon makes a step that is alike in all directions, by a polynomial in the gradient.
-* At our size most of the gain is positions and optimizer. A difference counts only beside the spread of seeds.
+* In a short run at our size, positions and optimizer bring the most. A difference counts only beside the spread of seeds.
 
 ## What this page left out
 
