@@ -656,7 +656,7 @@ display.table(
 # %% [markdown]
 r"""
 A row of our own model takes {{ cache_bytes_ours:,}} bytes. For GPT-2 small, {{ cache_rows_as_weights_gpt2:.1f}} rows of text take as much memory as all its weights. A server with many readers spends its memory on
-caches. So a good part of what has changed since GPT-2 makes keys and values smaller.
+caches. So a good part of [what has changed since GPT-2](17_today.py) makes keys and values smaller.
 
 ## Your turn
 
