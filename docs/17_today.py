@@ -557,11 +557,13 @@ print(all_alike(G))
 
 # %% [markdown]
 r"""
-A decomposition at every step would be slow. There is a way with products of matrices alone. For $X = U S V^\top$ the product $X X^\top X$ is $U S^3 V^\top$: the directions stay, and each singular value is cubed. So an **odd polynomial** in $X$ acts on the singular values one by one:
+A decomposition at every step would be slow. There is a way with products of matrices alone. For $X = U S V^\top$ the product $X X^\top X$ is $U S^3 V^\top$: the directions stay, and each singular value is cubed. So take an **odd polynomial** in $X$:
 
-$$ a X + b\, X X^\top X + c\, (X X^\top)^2 X = U \,(a S + b S^3 + c S^5)\, V^\top . $$
+$$ a X + b\, X X^\top X + c\, (X X^\top)^2 X . $$
 
-Choose $a$, $b$, $c$ so that small values grow fast and values near 1 stay near 1, and repeat. This is the **Newton-Schulz** iteration. The three numbers are those of [Jordan et al. 2024](https://kellerjordan.github.io/posts/muon/), who called the optimizer **Muon**.
+It equals $U \,(a S + b S^3 + c S^5)\, V^\top$, so it acts on the singular values one by one.
+
+Choose $a$, $b$ and $c$ so that small values grow fast and values near 1 stay near 1, and repeat. This is the **Newton-Schulz** iteration. The three numbers are those of [Jordan et al. 2024](https://kellerjordan.github.io/posts/muon/), who called the optimizer **Muon**.
 """
 
 # %%
