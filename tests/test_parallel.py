@@ -91,13 +91,6 @@ def _process(rank, size, folder, jobs):
     dist.destroy_process_group()
 
 
-def together(folder, *jobs, size=2):
-    """The results of each job in each process."""
-    folder.mkdir(exist_ok=True)
-    mp.spawn(_process, (size, str(folder), jobs), nprocs=size)
-    return list(zip(*(torch.load(folder / f"{rank}.pt") for rank in range(size)), strict=True))
-
-
 def apart(a, b):
     """The largest difference between two lists of losses."""
     assert [step for step, _ in a] == [step for step, _ in b]
@@ -110,17 +103,41 @@ def same_weights(a, b):
     )
 
 
+LONG = replace(FEW, schedule="constant", warmup_steps=0, snapshots=())
+JOBS = {
+    "fifty": ((MODEL, FIFTY), {}),
+    **{f"share {wrong}": ((SMALL, BARE, wrong), {}) for wrong in WRONG},
+    "whole": ((SMALL, LONG), {}),
+    "half": ((SMALL, replace(LONG, steps=5)), {"folder": "run"}),
+    "taken": ((SMALL, LONG), {"folder": "run"}),
+    "resumed": ((SMALL, LONG), {"folder": "run", "resume": True}),
+    "uneven": ((SMALL, replace(FEW, batch_size=5)), {}),
+    "diverged": ((SMALL, replace(FEW, learning_rate=1e30, clip=None, schedule="constant")), {}),
+    "late": ((SMALL, replace(FEW, steps=10_000)), {"minutes": 1e-9}),
+    "left": ((SMALL, replace(FEW, steps=10_000)), {"interrupt": (1, 4), "folder": "left"}),
+}
+
+
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    """What two processes made of 50 steps of 4/4/128, and of a few of a smaller model in each way to share."""
-    jobs = [((MODEL, FIFTY), {})] + [((SMALL, BARE, wrong), {}) for wrong in WRONG]
-    fifty, *small = together(tmp_path_factory.mktemp("pairs"), *jobs)
-    return fifty, dict(zip(WRONG, small, strict=True))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("together")
+
+
+@pytest.fixture(scope="module")
+def pairs(folder):
+    """What each of two processes made of each job."""
+    jobs = [
+        (args, settings | ({"folder": folder / settings["folder"]} if "folder" in settings else {}))
+        for args, settings in JOBS.values()
+    ]
+    mp.spawn(_process, (2, str(folder), jobs), nprocs=2)
+    first, second = (torch.load(folder / f"{rank}.pt") for rank in range(2))
+    return dict(zip(JOBS, zip(first, second, strict=True), strict=True))
 
 
 def test_two_processes_have_the_losses_of_one(pairs):
     """If this fails, training by two is another training."""
-    (first, second), _ = pairs
+    first, second = pairs["fifty"]
     alone = job(MODEL, FIFTY)
     assert len(alone["seen"]) > 50
     assert alone["seen"][1][1] - alone["seen"][-1][1] > 0.5  # it learns, so a difference would grow
@@ -146,60 +163,35 @@ def test_wrong_ways_to_share_are_caught(pairs):
     A sum in place of the mean shows in the gradients alone: AdamW divides by their size, and clipping does too.
     """
     alone = job(SMALL, BARE)
-    assert {wrong: agree(alone, *results) for wrong, results in pairs[1].items()} == {
-        wrong: not wrong for wrong in WRONG
-    }
-    assert apart(alone["seen"], pairs[1]["summed"][0]["seen"]) < 1e-3
+    assert {wrong: agree(alone, *pairs[f"share {wrong}"]) for wrong in WRONG} == {wrong: not wrong for wrong in WRONG}
+    assert apart(alone["seen"], pairs["share summed"][0]["seen"]) < 1e-3
 
 
-def test_a_run_of_two_is_resumed_and_left_together(tmp_path):
-    """If this fails, one process waits for the other for ever, or a resumed run takes another way."""
-    folder = tmp_path / "run"
-    uneven, wild = replace(FEW, batch_size=5), replace(FEW, learning_rate=1e30, clip=None, schedule="constant")
-    results = together(
-        tmp_path / "jobs",
-        ((SMALL, FEW), {}),
-        ((SMALL, replace(FEW, steps=7)), {"folder": folder}),
-        ((SMALL, FEW), {"folder": folder}),
-        ((SMALL, replace(FEW, steps=7)), {"folder": folder, "resume": True}),
-        ((SMALL, uneven), {}),
-        ((SMALL, wild), {}),
-        ((SMALL, replace(FEW, steps=10_000)), {"minutes": 1e-9}),
-        ((SMALL, replace(FEW, steps=10_000)), {"interrupt": (1, 4), "folder": tmp_path / "left"}),
-    )
-    whole, _, taken, _, shared, diverged, late, left = results
-    assert same_weights(*whole)
-    assert not torch.equal(whole[0]["drawn"], whole[1]["drawn"])  # else their masks of dropout would be the same
-    for result in taken:
-        assert result["error"] == f"RunError: {folder}: holds a run already: resume it, or choose another folder"
-    for result in shared:
-        assert "batch_size 5 cannot be shared by 2 processes" in result["error"]
-        assert "\n" not in result["error"]
-    for result in diverged:
-        assert result["error"].startswith(Diverged.__name__)
-        assert "the loss is" in result["error"]
-    for result in late:
-        assert result["step"] == 0
+def test_a_run_of_two_goes_on_as_if_it_had_not_stopped(pairs, folder):
+    """If this fails, averages or batches are lost on the way, or two processes write into each other's files."""
+    assert same_weights(*pairs["whole"])
+    assert same_weights(pairs["whole"][0], pairs["resumed"][0])
+    assert same_weights(*pairs["resumed"])
+    first, second = (result["drawn"] for result in pairs["whole"])
+    assert not torch.equal(first, second)  # else their masks of dropout would be the same
+    lines = (folder / "run" / runs.METRICS).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 5, 10, 12]
+    assert not list((folder / "run").glob(".*"))
+
+
+def test_all_are_refused_and_all_leave(pairs, folder):
+    """If this fails, one process waits for the other for ever."""
+    for taken, uneven, diverged, late in zip(*(pairs[n] for n in ("taken", "uneven", "diverged", "late")), strict=True):
+        where = f"{folder / 'run'}: holds a run already"
+        assert taken["error"] == f"RunError: {where}: resume it, or choose another folder"
+        assert "batch_size 5 cannot be shared by 2 processes" in uneven["error"]
+        assert "\n" not in uneven["error"]
+        assert diverged["error"].startswith(f"{Diverged.__name__}: step")
+        assert late["step"] == 0
+    left = pairs["left"]
     assert left[0]["step"] == left[1]["step"] in (4, 5)  # only the second was interrupted
     assert same_weights(*left)
-    assert runs.load_run(tmp_path / "left").step == left[0]["step"]
-    lines = (folder / runs.METRICS).read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 3, 5, 7]  # one process writes
-    assert not list(folder.glob(".*"))
-
-
-def test_a_run_of_two_goes_on_as_if_it_had_not_stopped(tmp_path):
-    """If this fails, averages or batches are lost on the way, for the process that keeps nothing."""
-    whole = replace(FEW, schedule="constant", warmup_steps=0, snapshots=())
-    half, folder = replace(whole, steps=5), tmp_path / "run"
-    unbroken, _, resumed = together(
-        tmp_path / "jobs",
-        ((SMALL, whole), {}),
-        ((SMALL, half), {"folder": folder}),
-        ((SMALL, whole), {"folder": folder, "resume": True}),
-    )
-    assert same_weights(unbroken[0], resumed[0])
-    assert same_weights(*resumed)
+    assert runs.load_run(folder / "left").step == left[0]["step"]
 
 
 def test_alone_nothing_is_done():
@@ -231,44 +223,28 @@ def torchrun(*args, **settings):
     )  # fmt: skip
 
 
-@pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "owl.txt"
-    path.write_text("the owl and the pussy-cat went to sea in a beautiful pea-green boat\n" * 40, encoding="utf-8")
-    return path
-
-
-def test_torchrun_trains_speaks_once_and_is_refused_in_one_line(tmp_path, text):
-    """If this fails, every line comes twice, or the folder holds what two processes wrote into each other."""
-    folder = tmp_path / "run"
-    args = ("train", "--preset", "lets-build", "--data", text, "--out", folder)
-    with torchrun(*args, "--steps", 12) as process:
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert len(out.splitlines()) == 1
-    assert out.startswith(f"{folder}: 12 steps")
-    assert err.count("step 12 of 12") == err.count("parameters; 12 steps on cpu") == 1
-    assert runs.load_run(folder).step == 12
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with torchrun(*args, "--steps", 12) as process:
-        out, err = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert [line for line in err.splitlines() if line.startswith("gptbook")] == [
-        f"gptbook: {folder}: holds a run already: go on with it by --resume, or choose another --out",
-        *[line for line in err.splitlines() if line == "gptbook FAILED"],  # torchrun's own words
-    ]
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_ctrl_c_ends_all_and_keeps_the_run(tmp_path, text):
-    """If this fails, hours of training are lost, or processes stay behind."""
-    folder = tmp_path / "run"
-    with torchrun("train", "--preset", "lets-build", "--data", text, "--steps", 10**6, "--out", folder) as process:
-        for _ in range(600):
-            if (folder / runs.CHECKPOINT).exists():
-                break
+def test_torchrun_speaks_once_stops_at_ctrl_c_and_is_refused_in_one_line(tmp_path):
+    """If this fails, every line comes twice, hours of training are lost, or processes stay behind."""
+    text, folder = tmp_path / "owl.txt", tmp_path / "run"
+    text.write_text("the owl and the pussy-cat went to sea in a beautiful pea-green boat\n" * 40, encoding="utf-8")
+    args = ("train", "--preset", "lets-build", "--data", text, "--steps", 10**6, "--out", folder)
+    with torchrun(*args) as process:
+        deadline = time.monotonic() + 120
+        while not (folder / runs.CHECKPOINT).exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert runs.load_run(folder).step > 0
+        out, err = process.communicate(timeout=120)
+    step = runs.load_run(folder).step
+    assert step > 0, err
+    assert [line for line in out.splitlines() if line.startswith(f"{folder}: {step:,} steps")] == out.splitlines() != []
+    assert err.count("parameters; 1,000,000 steps on cpu") == err.count("stopped by Ctrl-C") == 1
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with torchrun(*args) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert out == ""
+    assert [line for line in err.splitlines() if line.startswith("gptbook") and line != "gptbook FAILED"] == [
+        f"gptbook: {folder}: holds a run already: go on with it by --resume, or choose another --out"
+    ]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
