@@ -99,7 +99,7 @@ def parser() -> Parser:
     data.add_argument("name", nargs="?", metavar="NAME", help="tinyshakespeare, python-docs, book, or a text file")
 
     train = command("train", run_train, "train a model and keep the run in a folder")
-    presets = "step-5 (the default), shakespeare, lets-build, lets-build-bpe, or under-the-hood"
+    presets = "step-5 (the default), shakespeare, lets-build, lets-build-bpe, under-the-hood, or larger (for a GPU)"
     train.add_argument("--preset", metavar="NAME", help=presets)
     train.add_argument(
         "--data", type=named, metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)"
@@ -427,8 +427,10 @@ def _run(argv: list[str], process: str) -> int:
         words = " ".join(str(error).split())
         if not isinstance(error, ValueError | OSError):  # not foreseen: the kind of error may tell more than its words
             words = f"{type(error).__name__}: {words} (--debug shows where)"
-            sys.stderr = sys.__stderr__  # and it may have happened in this process alone
-        _say(f"gptbook: {words}" if process == "0" else f"gptbook, process {process}: {words}")
+            if process != "0":  # and it may have happened in this process alone
+                sys.stderr = sys.__stderr__
+                words = f"process {process}: {words}"
+        _say(f"gptbook: {words}")
         return 2
 
 

@@ -53,7 +53,14 @@ def folders(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("step-5", 816_640), ("lets-build", 159_937), ("gpt2", 124_439_808), ("smollm2", 134_515_008)]
+    ("name", "count"),
+    [
+        ("step-5", 816_640),
+        ("lets-build", 159_937),
+        ("larger", 10_788_864),
+        ("gpt2", 124_439_808),
+        ("smollm2", 134_515_008),
+    ],
 )
 def test_the_presets_have_the_parameters_that_the_book_names(name, count):
     """If this fails, the book describes another model than it builds."""
@@ -368,6 +375,16 @@ def test_an_unknown_recipe_is_one_line(capsys):
         trained("step-6")
     assert recipes.main(["step-6"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_what_is_for_a_gpu_is_not_made_with_the_others(monkeypatch, capsys):
+    """If this fails, `python -m gptbook.recipes` takes days."""
+    asked = []
+    made = recipes.Trained(None, None, None, [], {"val_loss": 1.5, "steps": 1}, None)
+    monkeypatch.setattr(recipes, "trained", lambda name, show: asked.append(name) or made)
+    assert recipes.main([]) == recipes.main(["larger"]) == 0
+    assert sorted(asked) == sorted(TRAINING)
+    assert asked[-1] == "larger"
 
 
 def test_making_models_from_the_command_line(tiny, capsys):
