@@ -353,7 +353,7 @@ claim("scale_intensity_many", many, (45.0, 46.0), kind="tolerance")
 print(f"copying: {bandwidth / 1e9:.1f} billion bytes a second")
 print(f"best product: {peak / 1e9:.1f} GFLOP/s")
 
-# %% tags=["hide-input"] alt="A roofline in double logarithmic axes: the rate of matrix products over their operations for each byte. A slope rises from the left and ends in a flat line. Two products of one token stand at the far left, low on the slope or a little above it. The products of our model and of the larger recipe stand on the right, near the flat line." caption="Products of matrices under the roof of this machine, one thread. Left of the corner the memory is the limit, right of it the processor."
+# %% tags=["hide-input"] alt="A roofline in double logarithmic axes: the rate of matrix products over their operations for each byte. A slope rises from the left and ends in a flat line. Two products of one token stand at the far left, low on the slope or a little above it. The products of our model and of the larger recipe stand on the right, under the flat line." caption="Products of matrices under the roof of this machine, one thread. Left of the corner the memory is the limit, right of it the processor."
 fig, ax = display.figure(5.4, 3.4)
 xs = [0.2, peak / bandwidth, 600.0]
 ax.plot(xs, [min(peak, bandwidth * v) / 1e9 for v in xs], color=display.GREY)
@@ -811,7 +811,7 @@ print(
 
 # %% [markdown]
 r"""
-It has {{ scale_larger_parameters:,}} parameters, and reads {{ scale_larger_tokens:,}} tokens. That makes {{ scale_larger_work:.2f}} times $10^{15}$ operations. One thread of this machine, at the {{ scale_rate:.0f}} GFLOP/s that our model reached above, would need {{ scale_larger_hours:,.0f}} hours. An A100 makes at most {{ scale_gpu_peak:.0f}} times $10^{12}$
+It has {{ scale_larger_parameters:,}} parameters, and reads {{ scale_larger_tokens:,}} tokens. That makes {{ scale_larger_work:.2f}} times $10^{15}$ operations. One thread of this machine, at the {{ scale_rate:.0f}} GFLOP/s that our model reached above, would need {{ scale_larger_hours:,.0f}} hours. An [A100](https://www.nvidia.com/en-us/data-center/a100/) makes at most {{ scale_gpu_peak:.0f}} times $10^{12}$
 operations a second in bfloat16, says its maker. At {{ scale_gpu_share:.0%}} of that, it would be done in {{ scale_gpu_seconds:.0f}} seconds. A model this small will not reach that share: expect minutes.
 
 The command, for a machine with a GPU:
@@ -836,7 +836,7 @@ for width in (16, 24, 32, 48, 64, 96):
     c = replace(ours, block_size=32, n_layer=2, n_head=2, n_embd=width)
     settings = trainer.TrainConfig(
         batch_size=16,
-        steps=5 * width,
+        steps=4 * width,
         learning_rate=4e-3,
         warmup_steps=20,
         schedule="linear",
@@ -906,7 +906,7 @@ ax.set_ylabel("loss (nats)")
 r"""
 With {{ fit_times:.1f}} times the compute of the largest run that it had seen, the line said {{ fit_predicted:.2f}} nats. The run reached {{ fit_reached:.2f}}. To guess that nothing changes would have been wrong by {{ fit_naive_off:.2f}}, the line was wrong by {{ fit_off:.2f}}.
 
-Read such a fit with care. This one is of six runs, with one seed each, over two powers of ten. The points do not lie on the line, they bend around it. A loss cannot fall to zero, since text is not fully predictable, and a power law without a floor says that it does. Nobody tuned the learning rate for each size. And we
+Read such a fit with care. This one is of six runs, with one seed each, over two powers of ten. The points lie near the line, and not on it. A loss cannot fall to zero, since text is not fully predictable, and a power law without a floor says that it does. Nobody tuned the learning rate for each size. And we
 chose one way to spend each budget: the width, and steps in proportion. Other ways are better or worse, and the line knows nothing of them. With a text of one million characters, it must end soon in any case: larger models learn it by heart.
 
 Kaplan and others made such fits over many powers of ten, and found lines. From theirs followed that most of a larger budget should go into a larger model. Hoffmann and others fitted anew, with schedules that fit each length, and found that model and text should grow together. Two careful groups, two lines, and two answers.

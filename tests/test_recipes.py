@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import gptbook
-from gptbook import corpora, recipes, runs, tokenizers, trainer
+from gptbook import corpora, exercises, recipes, runs, tokenizers, trainer
 from gptbook.checkpoint import weights
 from gptbook.model import GPTConfig
 from gptbook.modern import ModernConfig
@@ -375,6 +375,13 @@ def test_an_unknown_recipe_is_one_line(capsys):
         trained("step-6")
     assert recipes.main(["step-6"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_larger_recipe_is_that_of_the_exercise():
+    """If this fails, pages 13 and 18 mean two recipes."""
+    assert exercises.check("larger-recipe", lambda: (PRESETS["larger"], TRAINING["larger"]))
+    wrong = replace(TRAINING["larger"], steps=500)
+    assert not exercises.check("larger-recipe", lambda: (PRESETS["larger"], wrong))
 
 
 def test_what_is_for_a_gpu_is_not_made_with_the_others(monkeypatch, capsys):
