@@ -197,6 +197,8 @@ display.source(trainer.update)
 
 # %% [markdown]
 r"""
+The line about `parallel` is for several processes that share a batch, on [page 18](18_scaling.py). Alone it does nothing.
+
 Round it stands a loop that does what a long run needs: it measures, writes checkpoints, and can be stopped and resumed. Is it
 still the loop from above? Run both for twenty steps from the same start, on the same batches, with warm-up, decay, clipping and
 weight decay. All parameters must agree.
