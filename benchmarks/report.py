@@ -1,4 +1,4 @@
-"""The figures of all benchmarks in one table, for the README and for page 18.
+"""The figures of all benchmarks in one table, for the README and for page 18, where the build puts it.
 
     python benchmarks/report.py
 
@@ -10,10 +10,6 @@ import json
 import os
 import time
 from pathlib import Path
-
-import torch
-
-from gptbook import checkpoint, machine
 
 HERE = Path(__file__).parent
 RESULTS, README = HERE / "results", HERE.parent / "README.md"
@@ -28,6 +24,10 @@ def row(what: str, peer: str, ours: str, theirs: str, ratio: float | None = None
 
 def save(name: str, rows: list[dict], **more):
     """Keep the figures of a benchmark, with the machine that they are of."""
+    import torch
+
+    from gptbook import checkpoint, machine
+
     about = {
         "name": name, "date": time.strftime("%Y-%m-%d"), "machine": machine.processor(),
         "processors": os.cpu_count(), "threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1),
@@ -69,11 +69,12 @@ def markdown(found: list[dict]) -> str:
 
 def main():
     """Write the table into the README."""
+    from gptbook import checkpoint
+
     text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    if not rest or not after:
+    if BEGIN not in text or END not in text:
         raise SystemExit(f"README.md: it lacks the marks {BEGIN} and {END}")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     checkpoint.write_aside(README, f"{before}{BEGIN}\n\n{markdown(results())}\n{END}{after}")
 
 

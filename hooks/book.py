@@ -9,6 +9,7 @@ import importlib
 import json
 import logging
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -37,6 +38,7 @@ MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, render)  #
 TESTS = "tests/test_theorems.py"
 CODES_URI = "assets/codes.json"
 DATA_URI = "assets/data/"  # files that pages made for their scripts
+BENCHMARKS = "<!-- benchmarks -->"  # in prose: here the table of benchmarks/report.py goes
 LEDGER = "ledger.md"  # the page that lists all claims
 ANOTHER_TEXT = (
     "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
@@ -383,7 +385,16 @@ def on_page_markdown(markdown, page, config, files):
             for name in ("alt", "caption"):
                 if name in cell.metadata:
                     cell.metadata[name] = _words(cell.metadata[name], page.file, escape=name == "caption")
-    return prose.after_opening("\n\n".join([*parts, _foot(page, files)]), _what_it_takes(ran))
+    text = "\n\n".join([*parts, _foot(page, files)])
+    if BENCHMARKS in text:
+        text = text.replace(BENCHMARKS, _benchmarks())
+    return prose.after_opening(text, _what_it_takes(ran))
+
+
+def _benchmarks() -> str:
+    """The figures that the benchmarks left, as the README has them."""
+    report = runpy.run_path(str(build.root / "benchmarks" / "report.py"))
+    return report["markdown"](report["results"]())
 
 
 def _foot(page, files) -> str:
