@@ -35,7 +35,7 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     monkeypatch.setitem(TRAINING, "tiny", TINY_TRAINING)
     monkeypatch.setitem(recipes.CORPORA, "tiny", str(text))
-    monkeypatch.setattr(recipes, "peak_gflops", lambda: 1.5)  # it takes a second
+    monkeypatch.setattr(recipes, "peak_gflops", lambda **_: 1.5)  # it takes a second
     return tmp_path
 
 
