@@ -913,15 +913,10 @@ Kaplan and others made such fits over many powers of ten, and found lines. From 
 
 ## How fast this book is
 
-What the trainer, the sampler and the build reach beside other programs, the benchmarks in `benchmarks/` measure.
-"""
+Counts and roofs say what is possible. Here is what the book reaches, beside other programs, as the scripts in `benchmarks/` measured it.
 
-# %% tags=["hide-input"]
-results = here / "benchmarks" / "results.json"
-print(results.read_text() if results.exists() else "No benchmark has been run here.")
+<!-- benchmarks -->
 
-# %% [markdown]
-r"""
 ## Your turn
 
 ### 1. Operations of training
