@@ -358,16 +358,26 @@ fig, ax = display.figure(5.4, 3.4)
 xs = [0.2, peak / bandwidth, 600.0]
 ax.plot(xs, [min(peak, bandwidth * v) / 1e9 for v in xs], color=display.GREY)
 colours = {"one": display.ORANGE, "larger": display.GREEN, "square": display.GREY}
+places = {1: (-9, -3), 2: (0, -15), 3: (9, -3)}  # of labels; else above
 for i, (name, shape) in enumerate(products.items(), start=1):
     colour = colours.get(name.split()[0].strip(","), display.BLUE)
     at = (intensity(*shape), rates[name] / 1e9)
     ax.plot(*at, "o", color=colour)
-    offset = (0, 7) if i % 2 else (0, -14)
     ax.annotate(
-        str(i), at, xytext=offset, textcoords="offset points", ha="center", fontsize=8
+        str(i),
+        at,
+        xytext=places.get(i, (0, 7)),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
     )
 ax.set_xscale("log")
 ax.set_yscale("log")
+low, high = ax.get_ylim()
+ticks = [t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if low < t < high]
+ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+ax.set_xticks([1, 10, 100], ["1", "10", "100"])
+ax.minorticks_off()
 ax.set_xlabel("operations for each byte")
 ax.set_ylabel("GFLOP/s")
 
@@ -536,7 +546,7 @@ display.source(engine.make)
 # %% [markdown]
 r"""
 So compiling helps what stands *between* the products, and the modern block of [page 16](16_pretrained.py) has a lot of that: norms, turns by position, squares. How many operations are there in one step of a small
-one? And what does it bring here, with one thread? Where there is no compiler, the plain code serves, and the line below says so.
+one? Forward there are seven products: four in attention, two in the MLP, and the unembedding. And what does it bring here, with one thread? Where there is no compiler, the plain code serves, and the line below says so.
 """
 
 # %%
@@ -567,7 +577,7 @@ modern = recipes.build(replace(PRESETS["shakespeare"], n_layer=1, block_size=64)
 x = torch.randint(65, (16, 64))  # (B, T)
 with Counting() as count:
     trainer.loss_fn(modern(x), x).backward()
-claim("scale_fused_products", count.products)
+claim("scale_fused_products", count.products, expected=3 * 7)
 claim("scale_fused_rest", count.all - count.products)
 print(f"{count.all} operations, {count.products} of them products")
 
@@ -680,6 +690,7 @@ def peak():
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
 
+before = peak()
 tokens = torch.load(sys.argv[1])
 config = trainer.TrainConfig(batch_size=12, steps=50, learning_rate=1e-3, clip=1.0)
 trainer.LOOK_EVERY, losses = 1, []  # every loss, and not every tenth
@@ -696,6 +707,7 @@ with parallel.joined():  # does nothing where torchrun did not start us
         "weights": checkpoint.digest(checkpoint.weights(model)),
         "tokens_per_second": found.tokens_per_second,
         "peak": peak(),
+        "before": before,
     }
     with open(f"{sys.argv[2]}-{parallel.rank()}.json", "w") as file:
         json.dump(about, file)
@@ -724,7 +736,7 @@ train, _ = data.split(torch.tensor(tokenizer.encode(corpus.text)))  # (N,)
 
 here = Path(gptbook.__file__).parents[1]
 paths = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
-settings = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
 torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 with tempfile.TemporaryDirectory() as folder:
@@ -733,7 +745,9 @@ with tempfile.TemporaryDirectory() as folder:
     torch.save(train[:100_000], folder / "tokens")
     for name, launcher in (("one", []), ("two", torchrun)):
         command = [sys.executable, *launcher, "program.py", "tokens", name]
-        done = subprocess.run(command, cwd=folder, env=settings, stderr=subprocess.PIPE)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stderr=subprocess.PIPE
+        )
         assert done.returncode == 0, done.stderr.decode()[-2000:]
     alone, first, second = (
         json.loads((folder / f"{name}.json").read_text())
@@ -751,26 +765,32 @@ print(f"losses of two          {first['losses'][0]:.6f} ... {first['losses'][-1]
 print(f"largest difference     {apart:.1e}")
 
 # %% tags=["hide-input"]
-peaks = [about["peak"] / 2**20 for about in (alone, first)]
-claim("scale_peak_memory", peaks[0], (50, 1024), kind="statistical")
+memory = claim(
+    "scale_peak_memory", alone["peak"] / 2**20, (50, 1024), kind="statistical"
+)
+claim("scale_before_memory", alone["before"] / 2**20, (0, memory), kind="statistical")
 speed = alone["tokens_per_second"]
 reached = claim("scale_rate", speed * operations(ours) / 1e9, kind="statistical")
 display.table(
     [
-        (name, f"{about['tokens_per_second']:,.0f}", f"{memory:,.0f}")
-        for name, about, memory in zip(
-            ("one process", "two processes"), (alone, first), peaks, strict=True
+        (
+            name,
+            f"{about['tokens_per_second']:,.0f}",
+            f"{about['before'] / 2**20:,.0f}",
+            f"{about['peak'] / 2**20:,.0f}",
         )
+        for name, about in (("one process", alone), ("two processes", first))
     ],
-    header=("", "tokens a second", "peak memory, MiB, of each"),
-    caption="Fifty steps of our model, one thread in each process.",
+    header=("", "tokens a second", "MiB before", "MiB at the peak"),
+    caption=f"Fifty steps of our model, and the memory of each process. One thread each of: {machine.processor()}.",
 )
 
 # %% [markdown]
 r"""
 All {{ parallel_steps }} losses agree to {{ parallel_losses_apart:.0e}}: rounding, since a half and a half are added in another order. The weights of the two processes are the same, bit by bit.
 
-The last column is what the system says of each process: at its peak it held {{ scale_peak_memory:.0f}} MiB of memory. That is many times what we counted. Most of it is Python and PyTorch themselves, and the text.
+The last two columns are what the system says of each process. Before it had a model or a text, it had taken {{ scale_before_memory:.0f}} MiB, for Python and PyTorch themselves. At its peak it held {{ scale_peak_memory:.0f}}. That is more than we counted,
+since results come and go inside of an operation too, and since measuring a loss takes a batch of its own.
 
 On one machine, two processes bring little that two threads would not. The point is that the same program runs on many machines, where no thread can reach. Such runs overlap the messages with the way back, so that nobody waits. And where a model is too large for one machine, its
 weights are shared out as well.
