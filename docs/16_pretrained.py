@@ -1177,5 +1177,5 @@ r"""
 
 How the tokens of the vocabulary came to be: that is [page 15](15_tokens.py). What the MLPs know, where most parameters lie. Heads that work against the answer: some shares in the sum are negative. Ablation by the mean instead of zero. And neighbouring heads that take over when one is missing, which we saw on page 12.
 
-We have looked at a model that somebody made to answer. How is that done? [From here to ChatGPT](19_chatgpt.py).
+Four of its kinds of part are newer than GPT-2. [The next page](17_today.py) makes each of them, and measures what it brings.
 """

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gptbook import kv_cache, lens
+from gptbook import kv_cache, lens, modern
 from gptbook.model import GPT, Block, CausalSelfAttention, GPTConfig
-from gptbook.modern import ModernConfig, ModernGPT
+from gptbook.modern import ModernConfig, ModernGPT, rotary, rotate
 from gptbook.sampling import generate, probabilities
 from gptbook.tokenizers import BYTES, BPETokenizer, CharTokenizer
 from gptbook.verify import expected_parameters
@@ -549,6 +549,112 @@ def test_logits_are_a_sum(seed, norm, H):
         if centred:
             shifted = parts + 1.0
             torch.testing.assert_close(_sum_over_parts(model, shifted, 2, 7, True), difference, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.theorem("LayerNorm is RMSNorm of the centred vector")
+@settings(max_examples=60, deadline=None)
+@given(C=st.integers(2, 24), shift=st.floats(-5, 5), eps=st.sampled_from([1e-6, 1e-5, 0.1]), seed=st.integers(0, 2**31))
+def test_layer_norm_is_rms_norm_of_the_centred_vector(C, shift, eps, seed):
+    """If this fails, the two norms differ by more than the mean."""
+    x = torch.randn(C, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + shift
+    centred = [v - sum(x.tolist()) / C for v in x.tolist()]
+    root = math.sqrt(sum(v * v for v in centred) / C + eps)
+    by_hand = torch.tensor([v / root for v in centred], dtype=torch.float64)
+    torch.testing.assert_close(F.layer_norm(x, (C,), eps=eps), by_hand, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(F.rms_norm(x - x.mean(), (C,), eps=eps), by_hand, rtol=1e-7, atol=1e-9)
+    if abs(x.mean()) > 0.5:  # the control: with a mean they are not the same
+        assert not torch.allclose(F.rms_norm(x, (C,), eps=eps), by_hand, atol=1e-3)
+
+
+@pytest.mark.theorem("A turned score depends on the distance alone")
+@settings(max_examples=60, deadline=None)
+@given(
+    pairs=st.integers(1, 8),
+    base=st.floats(2, 1e5),
+    m=st.integers(0, 40),
+    n=st.integers(0, 40),
+    further=st.integers(1, 20),
+    seed=st.integers(0, 2**31),
+)
+def test_turned_score_depends_on_the_distance_alone(pairs, base, m, n, further, seed):
+    """If this fails, the package's rotary positions put more into a score than how far apart two tokens stand."""
+    config = ModernConfig(n_head=1, n_embd=2 * pairs, block_size=64, rope_base=base)
+    q, k = torch.randn(2, 2 * pairs, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    cos, sin = (table.double() for table in rotary(config))
+
+    def at(x, place):
+        return rotate(x, cos[place], sin[place])
+
+    score = at(q, m) @ at(k, n)
+    angles = [(n - m) * base ** (-2 * i / (2 * pairs)) for i in range(pairs)]
+    points = [complex(*k[2 * i : 2 * i + 2].tolist()) * complex(math.cos(a), math.sin(a)) for i, a in enumerate(angles)]
+    by_hand = sum(q[2 * i].item() * p.real + q[2 * i + 1].item() * p.imag for i, p in enumerate(points))
+    assert score.item() == pytest.approx(by_hand, abs=2e-5)
+    torch.testing.assert_close(at(q, m + further) @ at(k, n + further), score, rtol=0, atol=2e-5)
+    torch.testing.assert_close(at(q, m).norm(), q.norm(), rtol=1e-6, atol=0)
+    # The control: another distance turns the first pair by a radian more.
+    other = rotate(k[:2], cos[n + 1, :1], sin[n + 1, :1])
+    assert not torch.allclose(other, rotate(k[:2], cos[n, :1], sin[n, :1]), atol=0.1 * k[:2].norm().item())
+
+
+@pytest.mark.theorem("QK norm bounds the scores")
+@settings(max_examples=40, deadline=None)
+@given(
+    H=st.sampled_from([1, 2, 4]),
+    pairs=st.integers(1, 6),
+    T=st.integers(2, 12),
+    size=st.sampled_from([0.01, 1.0, 1e4]),
+    turned=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_qk_norm_bounds_the_scores(H, pairs, T, size, turned, seed):
+    """If this fails, the package's QK norm lets scores grow with the weights."""
+    D = 2 * pairs
+    config = ModernConfig(n_head=H, n_kv_head=1, n_embd=H * D, block_size=T, qk_norm=True)
+    generator = torch.Generator().manual_seed(seed)
+    attn = modern.CausalSelfAttention(config)
+    with torch.no_grad():
+        for weight in attn.parameters():
+            weight.copy_(size * torch.randn(weight.shape, generator=generator))
+        x = torch.randn(1, T, H * D, generator=generator)
+        q, k, _ = attn.project(x, rotary(config) if turned else None)
+        scores = q @ k.mT / math.sqrt(D)
+        assert scores.abs().max() <= math.sqrt(D) * (1 + 1e-5)
+        weights = F.softmax(scores, dim=-1)  # of full rows: the mask only makes them shorter
+        assert weights.max() <= 1 / (1 + (T - 1) * math.exp(-2 * math.sqrt(D))) + 1e-5
+        if size > 1:  # the control: without the norm nothing bounds them
+            attn.eps = None
+            q, k, _ = attn.project(x)
+            assert (q @ k.mT / math.sqrt(D)).abs().max() > math.sqrt(D)
+
+
+def test_the_bound_of_qk_norm_is_reached():
+    """A failure would mean that the theorem could say more than it does."""
+    q = k = torch.ones(1, 6)
+    assert (q @ k.mT / math.sqrt(6)).item() == pytest.approx(math.sqrt(6))
+    row = torch.tensor([math.sqrt(6), -math.sqrt(6), -math.sqrt(6)])
+    assert F.softmax(row, dim=0)[0].item() == pytest.approx(1 / (1 + 2 * math.exp(-2 * math.sqrt(6))))
+
+
+@pytest.mark.theorem("The steepest step under the spectral norm")
+@settings(max_examples=60, deadline=None)
+@given(m=st.integers(1, 7), n=st.integers(1, 7), seed=st.integers(0, 2**31))
+def test_steepest_step_under_the_spectral_norm(m, n, seed):
+    """If this fails, some step that stretches no vector by more than 1 goes further down than U V^T."""
+    generator = torch.Generator().manual_seed(seed)
+    G = torch.randn(m, n, dtype=torch.float64, generator=generator)
+    U, S, Vh = torch.linalg.svd(G, full_matrices=False)
+    best = U @ Vh
+    assert torch.linalg.svdvals(best).max() <= 1 + 1e-9
+    torch.testing.assert_close((G * best).sum(), S.sum())
+    others = torch.randn(50, m, n, dtype=torch.float64, generator=generator)
+    near = best + 0.1 * others
+    for steps in (others, near, G[None], best[None] * 0.9):
+        steps = steps / torch.linalg.svdvals(steps).amax(dim=-1)[:, None, None]  # as large as is allowed
+        assert ((G * steps).sum(dim=(1, 2)) <= S.sum() + 1e-9).all()
+    if len(S) > 1 and S[1] > 0.1:  # the control: under another norm the gradient itself is steepest
+        assert (G * G / G.norm()).sum() > (G * best / best.norm()).sum() - 1e-9
+        assert (G * G / S[0]).sum() < S.sum()
 
 
 @pytest.mark.theorem("The inputs stay near")
