@@ -59,7 +59,6 @@ WRONG = {
 def job(config, training, wrong="", **settings):
     """What one process trains: the losses it saw, its weights, or the error in its words."""
     vars(parallel).update(WRONG[wrong])
-    torch.set_num_threads(1)
     torch.manual_seed(7 + parallel.rank())  # the first one's weights are to hold for all
     model, seen, after = GPT(config), [], settings.pop("interrupt", None)
 
@@ -68,11 +67,13 @@ def job(config, training, wrong="", **settings):
         if after and row["step"] == after[1] and parallel.rank() == after[0]:
             os.kill(os.getpid(), signal.SIGINT)
 
-    trainer.LOOK_EVERY = 1
+    usual, trainer.LOOK_EVERY = trainer.LOOK_EVERY, 1
     try:
         result = train(model, TRAIN, VAL, training, progress=progress, **settings)
     except ValueError as error:
         return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        trainer.LOOK_EVERY = usual
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in result.history]
     gradients = {name: p.grad for name, p in model.named_parameters()}
     found = {"seen": seen, "weights": checkpoint.weights(model), "gradients": gradients, "rows": rows}
@@ -80,7 +81,7 @@ def job(config, training, wrong="", **settings):
 
 
 def _process(rank, size, folder, jobs):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     kept = dict(vars(parallel))
     results = []
