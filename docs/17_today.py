@@ -377,6 +377,9 @@ claim("today_score_bound", math.sqrt(D), kind="tolerance")
 claim("today_score", largest, expected=(1, math.sqrt(D) + 1e-3), kind="tolerance")
 print(f"largest score {largest:.2f}, without the norm {without:,.0f}")
 
+# %%
+display.source(modern.CausalSelfAttention.project)
+
 # %% [markdown]
 r"""
 The bound is {{ today_score_bound:.2f}} here, and the largest score is {{ today_score:.2f}}, for inputs that are far too large on purpose.
@@ -416,6 +419,7 @@ claim(
 )
 untied = parameters(ModernGPT(replace(gpt2, tied=False))) - parameters(ours)
 claim("today_untied", untied, expected=65 * 48)
+display.source(ModernGPT.embed)
 
 # %% [markdown]
 r"""
@@ -920,9 +924,8 @@ V, C, L, H, G, inner = (
     real.kv_heads,
     real.inner,
 )
-attention_part = 2 * C * C + 2 * C * G * (
-    C // H
-)  # queries and projection, keys and values
+keys_and_values = 2 * C * G * (C // H)
+attention_part = 2 * C * C + keys_and_values  # queries and projection too
 by_formula = V * C + L * (attention_part + 3 * C * inner + 2 * C) + C
 claim("today_real", parameters(loaded.model), expected=134_515_008)
 assert by_formula == parameters(loaded.model) == verify.expected_parameters(real)
@@ -953,7 +956,7 @@ claim("today_real_source", loaded.source)
 claim("today_times", parameters(loaded.model) / parameters(fast.model))
 beginning = "The ship left the harbour at dawn, and"
 ids = torch.tensor([loaded.encode(beginning)])  # (B, T)
-ours_ids = torch.tensor([fast.tokenizer.encode(beginning)])  # (B, T)
+ours_ids = torch.tensor([fast.tokenizer.encode(beginning)])  # (B, N)
 theirs = kv_cache.generate(loaded.model, ids, 16, 0)[0].tolist()
 mine = kv_cache.generate(fast.model, ours_ids, 90, 0)[0].tolist()
 display.sample(
