@@ -316,7 +316,7 @@ def test_two_processes_at_a_time(tiny):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_recipes as t\n"
         "t.PRESETS['tiny'], t.TRAINING['tiny'], t.recipes.CORPORA['tiny'] = t.TINY, t.TINY_TRAINING, sys.argv[2]\n"
-        "t.recipes.peak_gflops = lambda: 1.5; t.trained('tiny'); print(t.recipes.loaded_runs['tiny'])"
+        "t.recipes.peak_gflops = lambda **_: 1.5; t.trained('tiny'); print(t.recipes.loaded_runs['tiny'])"
     )
     command = [sys.executable, "-c", program, str(Path(__file__).parent), str(tiny / "text.txt")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
