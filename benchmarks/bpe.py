@@ -1,6 +1,6 @@
 """Byte-pair encoding in Python beside the `tokenizers` library and `tiktoken`: training, loading, encoding.
 
-    python benchmarks/bpe.py [REPEATS]
+    python benchmarks/bpe.py [REPEATS] [--save]
 
 Each pair is timed in turn, in one process, so that both meet the same machine; each figure is the median. The last
 column is how many times theirs ours takes. Training must stay below three times.
@@ -32,8 +32,9 @@ def line(name: str, ours: float, theirs: float):
     print(f"{name:34} {ours:8.3f} s {theirs:8.3f} s {ours / theirs:7.2f}", flush=True)
 
 
-def main(repeats: int = 5):
-    """Print the table."""
+def main(repeats: int = 5, save: bool = False):
+    """Print the table, and keep a part of it for `report.py`."""
+    kept = []
     import tiktoken
     import tokenizers as library
 
@@ -54,6 +55,8 @@ def main(repeats: int = 5):
     for size in (512, 1024, 2048, 8192):
         ours, theirs = side_by_side(lambda n=size: BPETokenizer.train(text, n), lambda n=size: train_theirs(n), repeats)
         line(f"train, vocabulary of {size:,}", ours, theirs)
+        what = f"byte-pair encoding: learn {size:,} tokens"
+        kept.append((what, "tokenizers", f"{ours:.2f} s", f"{theirs:.2f} s", theirs / ours, "at least 0.33"))
 
     long = "".join(chr(97 + i * i % 7 * i % 26) for i in range(100_000))  # one chunk
     for name in ("gpt2", "cl100k_base", "o200k_base"):
@@ -76,7 +79,11 @@ def main(repeats: int = 5):
                 lambda s=string: forget_and_encode(s), lambda s=string, r=reference: r.encode_ordinary(s), repeats
             )
             line(f"{name}: {what}", ours, theirs)
+    if save:
+        import report
+
+        report.save("bpe", [report.row(*row) for row in kept])
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    main(*(int(word) for word in sys.argv[1:] if word != "--save"), save="--save" in sys.argv)

@@ -1,6 +1,6 @@
 """SmolLM2 in our class beside the same file in transformers: loading, and writing with a cache.
 
-    python benchmarks/smollm2.py [REPEATS]
+    python benchmarks/smollm2.py [REPEATS] [--save]
 
 Loading is timed in processes of their own, from after the imports to a model ready to use, and as a whole with them.
 Writing is timed in turn, in one process, 64 tokens each, so that both meet the same machine. Figures are medians. A
@@ -34,11 +34,13 @@ def load_seconds(imports: str, load: str) -> tuple[float, float]:
     return float(done.stdout.split()[-1]), time.perf_counter() - start
 
 
-def main(repeats: int = 3):
-    """Print the table."""
+def main(repeats: int = 3, save: bool = False):
+    """Print the table, and keep it for `report.py`."""
+    loads = {}
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, medians of {repeats}\n", flush=True)
     for name, (imports, load) in LOADS.items():
         alone, whole = zip(*(load_seconds(imports, load) for _ in range(repeats)), strict=True)
+        loads[name] = statistics.median(alone)
         print(
             f"load, {name:8} {statistics.median(alone):6.1f} s, with imports {statistics.median(whole):6.1f} s",
             flush=True,
@@ -71,7 +73,24 @@ def main(repeats: int = 3):
             found.append(TOKENS / (time.perf_counter() - start))
     ours, other = (statistics.median(found) for found in speeds.values())
     print(f"write, ours {ours:.1f} tokens/s, theirs {other:.1f} tokens/s, ratio {ours / other:.2f}")
+    if save:
+        import report
+
+        ratio = loads["theirs"] / loads["ours"]
+        what = "SmolLM2, 135 M parameters"
+        report.save(
+            "smollm2",
+            [
+                report.row(
+                    f"{what}: load", "transformers", f"{loads['ours']:.1f} s", f"{loads['theirs']:.1f} s", ratio, "6 s"
+                ),
+                report.row(
+                    f"{what}: write, cached", "transformers", f"{ours:.1f} tokens/s", f"{other:.1f} tokens/s",
+                    ours / other, "at least 1.3",
+                ),
+            ],
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*(int(word) for word in sys.argv[1:] if word != "--save"), save="--save" in sys.argv)

@@ -1,6 +1,6 @@
 """The trainer's step beside that of nanoGPT, side by side in one process: tokens a second.
 
-    python benchmarks/training.py CHECKOUT [ROUNDS]
+    python benchmarks/training.py CHECKOUT [ROUNDS] [--save]
 
 CHECKOUT is a folder with a clone of nanoGPT, whose model and optimizer are used as they are, in a loop that does what
 its train.py does on a processor: batches from a file by memmap, float32, clipping, its own optimizer. All have its
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import report
 import torch
 import torch.nn.functional as F
 
@@ -30,11 +31,15 @@ CLASSIC = GPTConfig(block_size=T)
 MODERN = ModernConfig(
     block_size=T, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False,
 )  # fmt: skip
+GOALS = {  # whether the processor multiplies bfloat16 -> name -> the ratio to reach
+    True: {"GPT, bfloat16, compiled": "at least 2.5", "modern, bfloat16, compiled": "at least 2.8"},
+    False: {"GPT, float32, compiled": "at least 1.1"},
+}
 SETTINGS = trainer.TrainConfig(batch_size=ROWS, weight_decay=0.1, betas=(0.9, 0.99), clip=1.0)
 
 
-def theirs(checkout: Path, tokens, folder: Path):
-    """A function that does so many steps of nanoGPT's loop."""
+def nanogpt(checkout: Path, tokens, folder: Path, warmup: int = 0, steps: int = 0):
+    """nanoGPT's small model, and a function that does step number i of its loop; with its schedule, if `steps`."""
     sys.path.insert(0, str(checkout))
     from model import GPT, GPTConfig  # nanoGPT's
 
@@ -52,14 +57,30 @@ def theirs(checkout: Path, tokens, folder: Path):
         y = torch.stack([torch.from_numpy(text[i + 1 : i + 1 + T].astype(np.int64)) for i in starts])
         return x, y
 
+    def step(i: int):
+        if steps:
+            for group in optimizer.param_groups:
+                group["lr"] = trainer.lr_at(i, schedule)
+        x, y = batch()
+        _, loss = model(x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    rates = {"learning_rate": 1e-3, "min_learning_rate": 1e-4, "warmup_steps": warmup, "schedule": "cosine"}
+    schedule = trainer.TrainConfig(steps=steps or warmup + 1, **rates)
+    return model, step
+
+
+def theirs(checkout: Path, tokens, folder: Path):
+    """A function that does so many steps of nanoGPT's loop."""
+    _, step = nanogpt(checkout, tokens, folder)
+
     def run(steps):
-        for _ in range(steps):
-            x, y = batch()
-            _, loss = model(x, y)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        for i in range(steps):
+            loss = step(i)
         return loss.item()
 
     return run, 0.0
@@ -104,8 +125,8 @@ def bfloat16_rate() -> float:
     return work / seconds / 1e9
 
 
-def main(checkout: str, rounds: int = 15):
-    """Print the table."""
+def main(checkout: str, rounds: int = 15, save: bool = False):
+    """Print the table, and keep it for `report.py`."""
     text = corpora.load("tinyshakespeare").text
     tokens, _ = data.split(torch.tensor(CharTokenizer.train(text, 65).encode(text)))
     low = machine.multiplies_bfloat16()
@@ -140,18 +161,27 @@ def main(checkout: str, rounds: int = 15):
     print(f"bfloat16: {'yes' if low else 'no'}, load {os.getloadavg()[0]:.1f}, medians of {rounds} turns")
     print(f"products of matrices at these shapes: {rate:.0f} GFLOP/s\n")
     print(f"{'':38} {'ms a step':>10} {'spread':>14} {'tokens/s':>9} {'GFLOP/s':>8} {'ratio':>6} {'compiled in':>12}")
-    base = statistics.median(took["nanoGPT"])
+    base, rows = statistics.median(took["nanoGPT"]), []
     for name, times in took.items():
         middle = statistics.median(times)
         speed = ROWS * T / middle
-        low_, high = (1e3 * statistics.quantiles(times, n=10)[i] for i in (0, -1))
+        least, most = (1e3 * statistics.quantiles(times, n=10)[i] for i in (0, -1))
         print(
-            f"{name:38} {1e3 * middle:10.2f} {f'{low_:.1f} to {high:.1f}':>14} {speed:9,.0f} "
+            f"{name:38} {1e3 * middle:10.2f} {f'{least:.1f} to {most:.1f}':>14} {speed:9,.0f} "
             f"{speed * flops / 1e9:8.0f} {base / middle:6.2f} {compilations[name]:10.1f} s"
         )
+        if name != "nanoGPT":
+            goal = GOALS[low].get(name, "")
+            theirs_ = f"{ROWS * T / base:,.0f} tokens/s"
+            rows.append(
+                report.row(f"training: {name}", "nanoGPT", f"{speed:,.0f} tokens/s", theirs_, base / middle, goal)
+            )
+    if save:
+        report.save("training", rows, products_gflops=rate, milliseconds=took)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not (Path(sys.argv[1]) / "model.py").is_file():
+    words = [word for word in sys.argv[1:] if word != "--save"]
+    if not words or not (Path(words[0]) / "model.py").is_file():
         sys.exit("benchmarks/training.py: name the folder of a clone of nanoGPT")
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(words[0], *map(int, words[1:]), save="--save" in sys.argv)

@@ -197,6 +197,8 @@ display.source(trainer.update)
 
 # %% [markdown]
 r"""
+The line about `parallel` is for several processes that share a batch, on [page 18](18_scaling.py). Alone it does nothing.
+
 Round it stands a loop that does what a long run needs: it measures, writes checkpoints, and can be stopped and resumed. Is it
 still the loop from above? Run both for twenty steps from the same start, on the same batches, with warm-up, decay, clipping and
 weight decay. All parameters must agree.
@@ -435,6 +437,185 @@ A GFLOP/s is a billion operations a second. The peak was {{ machine_peak:.0f}}. 
 embeddings do not count. The rest of the time goes into everything around the products: softmax, norms, the optimizer, memory. Other
 work on the machine at the time lowers the share as well.
 
+## Faster, rung by rung
+
+The same model can be trained by code that is slow or by code that is fast. None of the changes below alters what is computed, but for rounding. So they can be
+tried one after the other, and each has to show what it brings.
+
+Begin with the code that one would write first. The heads of [page 5](05_heads.py) run one after the other, each with small matrices of its own. Here they are, cut out of a packed attention.
+"""
+
+# %%
+from torch import nn
+
+from gptbook import engine, machine
+from gptbook.model import GPT
+
+
+class OneByOne(nn.Module):
+    """The heads of a packed attention, one after the other."""
+
+    def __init__(self, packed):
+        super().__init__()
+        parts = packed.c_attn.weight.detach().chunk(3 * packed.n_head)  # each (D, C)
+        self.heads = nn.ModuleList()
+        for h in range(packed.n_head):
+            head = nn.ModuleList()
+            for part in parts[h :: packed.n_head]:  # its query, key and value
+                linear = nn.Linear(part.size(1), part.size(0), bias=False)
+                linear.weight.data.copy_(part)
+                head.append(linear)
+            self.heads.append(head)
+        self.c_proj, self.past = packed.c_proj, packed.past
+
+    def forward(self, x):
+        T, outputs = x.size(1), []
+        for query, key, value in self.heads:
+            q, k, v = query(x), key(x), value(x)  # each (B, T, D)
+            scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (B, T, T)
+            scores = scores.masked_fill(~self.past[:T, :T], float("-inf"))  # (B, T, T)
+            outputs.append(F.softmax(scores, dim=-1) @ v)  # (B, T, D)
+        return self.c_proj(torch.cat(outputs, dim=-1))  # (B, T, C)
+
+
+# %% [markdown]
+r"""
+Next come the batches. The first idea is a list of slices, stacked. And the optimizer may walk over the parameters in a loop, or do the whole update in one fused operation.
+
+The last rungs are in `gptbook/engine.py`. It can ask the C library to keep the memory of large tensors, which otherwise goes back to the system after every step. It can have the model's code **compiled**: PyTorch writes C++ for it, in which
+many small operations share one loop. And it can multiply matrices in **bfloat16**, numbers with half the bits, if the processor has instructions for them. [Page 18](18_scaling.py) opens each of these.
+"""
+
+# %%
+shape, settings = PRESETS["step-5"], TRAINING["step-5"]
+
+
+def slices(tokens):
+    B, T = settings.batch_size, shape.block_size
+    starts = torch.randint(len(tokens) - T, (B,))
+    x = torch.stack([tokens[i : i + T] for i in starts])  # (B, T)
+    return x, torch.stack([tokens[i + 1 : i + T + 1] for i in starts])  # (B, T) each
+
+
+def indexed(tokens):
+    return data.get_batch(tokens, shape.block_size, settings.batch_size)
+
+
+class Rung:
+    """One way to do a step of the same training."""
+
+    def __init__(self, heads, batch, fused, precision="float32", compiled=False):
+        torch.manual_seed(1)
+        self.model, self.batch = GPT(shape), batch  # the same weights each time
+        if heads == "one by one":
+            for block in self.model.h:
+                block.attn = OneByOne(block.attn)
+        groups = trainer.optimizer_groups(self.model, settings.weight_decay)
+        how = {"fused": True} if fused else {"foreach": False, "fused": False}
+        self.optimizer = torch.optim.AdamW(groups, betas=settings.betas, **how)
+        self.engine = engine.make(
+            self.model, trainer.loss_fn, precision, compiled, indexed(train)
+        )
+
+    def steps(self, number):
+        for _ in range(number):
+            x, y = self.batch(train)  # (B, T) each
+            trainer.update(
+                self.model, self.optimizer, x, y, 1e-4, 1.0, self.engine.loss
+            )
+
+
+ways = {
+    "the plain loop": ("one by one", slices, False),
+    "heads packed": ("packed", slices, False),
+    "batch by one index": ("packed", indexed, False),
+    "optimizer fused": ("packed", indexed, True),
+    "memory kept": ("packed", indexed, True),
+    "compiled": ("packed", indexed, True, "float32", True),
+}
+if machine.multiplies_bfloat16():
+    ways["in bfloat16"] = ("packed", indexed, True, "bfloat16", True)
+ways = {name: Rung(*way) for name, way in ways.items()}
+print(ways["compiled"].engine.words or "all is plain")
+
+# %% [markdown]
+r"""
+Before speed comes equality. All of them get the same batch, with the same weights. They must find the same loss and the same gradient. Lower precision and other orders of adding leave a difference, and the
+bound says how large it may be.
+"""
+
+# %%
+x, y = data.get_batch(
+    train, shape.block_size, 12, torch.Generator().manual_seed(0)
+)  # (B, T) each
+found = {}
+for name, way in ways.items():
+    loss = way.engine.loss(x, y)
+    (slope,) = torch.autograd.grad(loss, [way.model.wte.weight])  # (V, C)
+    found[name] = loss.item(), slope
+first_loss, first_slope = found["the plain loop"]
+for name, (loss, slope) in found.items():
+    off = ((slope - first_slope).norm() / first_slope.norm()).item()
+    low = name == "in bfloat16"
+    assert abs(loss - first_loss) < (0.02 if low else 1e-5), (name, loss, first_loss)
+    assert off < (0.05 if low else 1e-4), (name, off)
+    print(f"{name:20} loss {loss:.6f}   gradient off by {off:.0e}")
+
+# %% [markdown]
+r"""
+Now the clock. All take turns, a few steps each, so that they meet the same machine, and the middle one of their times counts. This page runs on one thread. The setting for memory is one for the whole process, so the rungs above it are measured first.
+"""
+
+# %%
+import statistics
+import time
+
+
+def race(names, rounds=9, number=3):
+    """Tokens a second of each, in turns."""
+    for name in names:
+        ways[name].steps(2)  # the first ones are not counted
+    times = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            begin = time.perf_counter()
+            ways[name].steps(number)
+            times[name].append((time.perf_counter() - begin) / number)
+    tokens = settings.batch_size * shape.block_size
+    return {name: tokens / statistics.median(t) for name, t in times.items()}
+
+
+rungs_of_speed = list(ways)
+speeds = race(rungs_of_speed[:4])
+engine.keep_memory()
+speeds |= race(rungs_of_speed[4:])
+slowest, fastest = speeds[rungs_of_speed[0]], speeds[rungs_of_speed[-1]]
+for name, speed in speeds.items():
+    print(f"{name:20} {speed:8,.0f} tokens/s {speed / slowest:6.2f} times")
+claim("speed_gain", fastest / slowest, kind="statistical")
+claim("speed_packed", speeds["heads packed"] / slowest, kind="statistical")
+low = machine.multiplies_bfloat16()
+print(f"\nThis processor {'has' if low else 'has no'} instructions for bfloat16.")
+
+# %% tags=["hide-input"] alt="A bar for each rung, from the plain loop at the top to the last rung of the engine at the bottom: the tokens that it trains on in a second." caption="Tokens a second on one thread, the same model and the same batches. Compilation is not counted."
+fig, ax = display.figure(5.2, 0.42 * len(ways) + 0.7)
+bars = ax.barh(
+    rungs_of_speed[::-1],
+    [speeds[name] for name in rungs_of_speed[::-1]],
+    color=display.BLUE,
+    height=0.6,
+)
+ax.bar_label(bars, [f" {speeds[name]:,.0f}" for name in rungs_of_speed[::-1]])
+ax.set_xlim(0, 1.2 * max(speeds.values()))
+ax.set_xlabel("tokens a second")
+ax.grid(axis="y", visible=False)
+
+# %% [markdown]
+r"""
+All rungs together reach {{ speed_gain:.2f}} times the speed of the plain loop on the machine that built this page. Packing the heads alone reaches {{ speed_packed:.2f}} times of it. What limits the rest? Nearly all the time goes into products of
+matrices, and no order of Python statements makes a processor multiply faster. Where it has instructions for bfloat16, products take a fraction of the time. Then everything else begins to count, and compiling pays. Where it has none, the
+plain code is close to the limit already, and little is left to gain. The last line above the picture says which of the two this machine is.
+
 ## What a loss looks like
 
 A number is hard to feel. Read what models at different losses write, with the same seed and the same start. [Page 2](02_bigram.py) showed the
@@ -530,6 +711,6 @@ exercises.check("clip", clip)
 r"""
 ## What this page left out
 
-Dropout, lower precision and compilation. A measurement of what each addition to the bare loop is worth. And the question what else
-one could do with the same minutes.
+Dropout. What each choice of the recipe is worth: the warm-up, the decay, the clipping. And the question what else one could do with
+the same minutes: [page 17](17_today.py) changes the model and the optimizer.
 """

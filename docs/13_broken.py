@@ -955,6 +955,8 @@ start = torch.tensor([tokenizer.encode("\n")], device="cuda")
 print(tokenizer.decode(sampling.generate(model, start, 500)[0].tolist()))
 ```
 
+[Page 18](18_scaling.py) plans this run, and has it under a name: `gptbook train --preset larger --device cuda` is the same.
+
 What the build does run is its twin: the same lines with a small shape, few steps, and the processor in place of the GPU.
 """
 

@@ -14,6 +14,7 @@
 | 15, byte-pair encoding | `tokenizers`, `pretrained`, `recipes` |
 | 16, a real pretrained model | `pretrained`, `modern`, `lens`, `kv_cache`, `widgets` |
 | 17, from GPT-2 to today | `modern`, `muon`, `recipes`, `pretrained` |
+| 18, scaling up | `engine`, `parallel`, `recipes`, `machine` |
 | 19, from here to ChatGPT | `instructions`, `finetuning` |
 | all | `claims`, `display`, `exercises` |
 

@@ -99,7 +99,7 @@ def parser() -> Parser:
     data.add_argument("name", nargs="?", metavar="NAME", help="tinyshakespeare, python-docs, book, or a text file")
 
     train = command("train", run_train, "train a model and keep the run in a folder")
-    presets = "step-5 (the default), shakespeare, lets-build, lets-build-bpe, or under-the-hood"
+    presets = "step-5 (the default), shakespeare, lets-build, lets-build-bpe, under-the-hood, or larger (for a GPU)"
     train.add_argument("--preset", metavar="NAME", help=presets)
     train.add_argument(
         "--data", type=named, metavar="NAME_OR_FILE", help="a text's name or a UTF-8 file (default: the preset's)"
@@ -175,7 +175,14 @@ def run_data(args):
 
 
 def run_train(args):
-    """Train, or go on training."""
+    """Train, or go on training; where torchrun started several processes, together with the others."""
+    from gptbook import parallel
+
+    with parallel.joined():
+        return _train(args)
+
+
+def _train(args):
     started = time.monotonic()
     from dataclasses import replace
 
@@ -364,6 +371,8 @@ def _device(name):
     import torch
 
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and "TORCHELASTIC_RUN_ID" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"  # each of several processes has a GPU of its own
     try:
         torch.zeros(1, device=name).item()  # "meta", which holds no numbers, fails here
         return torch.device(name)
@@ -387,6 +396,17 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # a model may write any character
     # Read when PyTorch loads: threads that spin long while they wait collapse as soon as they share a core.
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
+    argv = sys.argv[1:] if argv is None else argv
+    process = os.environ.get("RANK", "0") if "TORCHELASTIC_RUN_ID" in os.environ else "0"
+    if process != "0" and "--debug" not in argv:  # of several that torchrun started, the first speaks for all
+        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    code = _run(argv, process)
+    if code and process != "0":
+        time.sleep(2)  # torchrun ends all of them as soon as one fails: let the first say why
+    return code
+
+
+def _run(argv: list[str], process: str) -> int:
     try:
         args = parser().parse_args(argv)
         code = args.run(args) or 0
@@ -402,11 +422,14 @@ def main(argv: list[str] | None = None) -> int:
         _say("gptbook: stopped by Ctrl-C")
         return 130
     except Exception as error:
-        if "--debug" in (sys.argv[1:] if argv is None else argv):
+        if "--debug" in argv:
             raise
         words = " ".join(str(error).split())
         if not isinstance(error, ValueError | OSError):  # not foreseen: the kind of error may tell more than its words
             words = f"{type(error).__name__}: {words} (--debug shows where)"
+            if process != "0":  # and it may have happened in this process alone
+                sys.stderr = sys.__stderr__
+                words = f"process {process}: {words}"
         _say(f"gptbook: {words}")
         return 2
 

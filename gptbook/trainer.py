@@ -14,7 +14,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from gptbook import engine, runs
+from gptbook import engine, parallel, runs
 from gptbook.data import get_batch, windows
 from gptbook.model import GPT
 from gptbook.muon import Muon, Together
@@ -250,6 +250,7 @@ def update(model: GPT, optimizer, x, y, learning_rate: float, clip: float | None
     loss = loss_fn(model(x), y) if loss_of is None else loss_of(x, y)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
+    parallel.average_gradients(model)
     if clip is not None:
         nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
@@ -306,9 +307,10 @@ def train(
     random = torch.Generator().manual_seed(config.seed)  # batches draw from this
     run, step, seconds, history = None, 0, 0.0, []
     if folder is not None:
-        run = runs.open_run(folder, model.config, asdict(config), extra, resume)
+        run = parallel.from_first(runs.open_run, folder, model.config, asdict(config), extra, resume)
         if resume:
             step, seconds, history = run.restore(model, optimizer, random)
+    parallel.begin(model, config.batch_size)
 
     used = _engine(model, train_tokens, config)
     losses, batch_losses = [], []  # since the last look, since the last measurement
@@ -316,11 +318,12 @@ def train(
     with _ctrl_c_noted() as ctrl_c:
         clock = time.monotonic()
         while True:
-            ends = step >= config.steps or ctrl_c.is_set() or time.monotonic() + slowest > deadline
+            stops = ctrl_c.is_set() or time.monotonic() + slowest > deadline
+            ends = step >= config.steps or parallel.any_of(stops)
             measures = ends or step % config.eval_every == 0 or step in config.snapshots
 
             if losses and (measures or step % LOOK_EVERY == 0):
-                for k, number in enumerate(torch.stack(losses).tolist()):
+                for k, number in enumerate(parallel.mean(torch.stack(losses)).tolist()):
                     batch_losses.append(_finite(number, step - len(losses) + k))
                 losses = []
                 progress({"step": step, "steps": config.steps, "batch_loss": batch_losses[-1]})
@@ -331,10 +334,11 @@ def train(
                 if not history or history[-1]["step"] < step:
                     row = {"step": step, "seconds": round(seconds, 3), "learning_rate": lr_at(step, config)}
                     row["batch_loss"] = sum(batch_losses) / len(batch_losses) if batch_losses else None
-                    row |= measure(model, train_tokens, val_tokens, config, step, torch.float32 if ends else used.dtype)
+                    dtype = torch.float32 if ends else used.dtype
+                    row |= parallel.from_first(measure, model, train_tokens, val_tokens, config, step, dtype)
                     history.append(row)
                     if run is not None:
-                        run.keep(row, model, optimizer, random)
+                        parallel.from_first(run.keep, row, model, optimizer, random)
                     progress(row | {"steps": config.steps})
                     batch_losses = []
                 slowest = max(slowest, time.monotonic() - clock)
@@ -343,7 +347,7 @@ def train(
                 break
 
             x, y = get_batch(train_tokens, block_size, config.batch_size, random)  # each (B, T)
-            x, y = x.to(device), y.to(device)
+            x, y = parallel.share(x).to(device), parallel.share(y).to(device)
             losses.append(update(model, optimizer, x, y, lr_at(step, config), config.clip, used.loss))
             step += 1
 
@@ -359,7 +363,8 @@ def _engine(model, tokens, config: TrainConfig) -> engine.Engine:
         engine.keep_memory()
     if config.compile and len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < V:
         raise ValueError(f"the text holds tokens outside 0..{V - 1}: the tokenizer and vocab_size disagree")
-    x = torch.zeros(config.batch_size, model.config.block_size, dtype=torch.int64, device=device)  # (B, T)
+    rows = config.batch_size // parallel.size()
+    x = torch.zeros(rows, model.config.block_size, dtype=torch.int64, device=device)  # (B, T)
     return engine.make(model, loss_fn, config.precision, config.compile, (x, x))
 
 

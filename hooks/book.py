@@ -9,6 +9,7 @@ import importlib
 import json
 import logging
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ from urllib.parse import urljoin
 
 import nbformat
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import CombinedEvent, event_priority
 from mkdocs.structure.files import File
 from mkdocs.structure.pages import Page
 
@@ -36,6 +38,7 @@ MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, render)  #
 TESTS = "tests/test_theorems.py"
 CODES_URI = "assets/codes.json"
 DATA_URI = "assets/data/"  # files that pages made for their scripts
+BENCHMARKS = "<!-- benchmarks -->"  # in prose: here the table of benchmarks/report.py goes
 LEDGER = "ledger.md"  # the page that lists all claims
 ANOTHER_TEXT = (
     "The numbers and figures are those of this text. Remarks about them were written for the missing one, and what "
@@ -382,7 +385,16 @@ def on_page_markdown(markdown, page, config, files):
             for name in ("alt", "caption"):
                 if name in cell.metadata:
                     cell.metadata[name] = _words(cell.metadata[name], page.file, escape=name == "caption")
-    return prose.after_opening("\n\n".join([*parts, _foot(page, files)]), _what_it_takes(ran))
+    text = "\n\n".join([*parts, _foot(page, files)])
+    if BENCHMARKS in text:
+        text = text.replace(BENCHMARKS, _benchmarks())
+    return prose.after_opening(text, _what_it_takes(ran))
+
+
+def _benchmarks() -> str:
+    """The figures that the benchmarks left, as the README has them."""
+    report = runpy.run_path(str(build.root / "benchmarks" / "report.py"))
+    return report["markdown"](report["results"]())
 
 
 def _foot(page, files) -> str:
@@ -517,6 +529,25 @@ def on_page_content(html, page, config, files):
         return html
 
 
+# The search reads a page a piece at a time: it needs nothing of pictures, or of the colours of code.
+_UNSEARCHED = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
+_COLOURS = re.compile(r"</?(?:span|math|m(?:row|i|o|n|s|text|sub|sup|subsup|frac|sqrt|over|under|table|tr|td))\b[^>]*>")
+
+
+@event_priority(100)
+def _for_the_search(context, page, config, nav):
+    page.whole = page.content
+    page.content = _COLOURS.sub("", _UNSEARCHED.sub("", page.content))
+
+
+@event_priority(-100)
+def _for_readers_again(context, page, config, nav):
+    page.content = page.whole
+
+
+on_page_context = CombinedEvent(_for_the_search, _for_readers_again)
+
+
 def on_env(env, config, files):
     """All pages are read: end here if anything is wrong with them; else add the font that their formulas need."""
     for phrase in build.exceptions.unused():
@@ -525,11 +556,11 @@ def on_env(env, config, files):
     pages = [file.page for file in files.documentation_pages() if file.page is not None]
     characters = set().union(*(mathml.characters(page.content or "") for page in pages))
     if characters:
-        files.append(File.generated(config, mathml.FONT_URI, content=mathml.font_bytes(characters)))
+        files.append(File.generated(config, mathml.FONT_URI, content=mathml.font_bytes(characters, build.cache)))
         files.append(File.generated(config, mathml.LICENCE_URI, content=mathml.licence_text()))
     return env
 
 
 def on_post_build(config):
-    for problem in links.check(Path(config.site_dir), build.site_url):
+    for problem in links.check(Path(config.site_dir), build.site_url, build.cache / "links.json"):
         log.warning(problem)

@@ -7,6 +7,8 @@ models that it loaded, and the versions of what shapes an output (`dependencies.
 
 import asyncio
 import base64
+import copy
+import functools
 import hashlib
 import json
 import os
@@ -315,7 +317,12 @@ def first_line(text: str, source: str, notebook, at: int) -> int:
 
 
 def _read(path: Path):
-    return jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
+    return copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
+
+
+@functools.lru_cache(maxsize=64)  # a build asks three times for each page
+def _parsed(text: str):
+    return jupytext.reads(text, fmt="py:percent")
 
 
 def _code_cells(notebook) -> list:

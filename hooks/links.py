@@ -1,10 +1,16 @@
 """The built site, read once more: every reference leads somewhere, and a page makes a browser ask no other host."""
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
+
+from dependencies import write_aside
+
+FORMAT = 1
 
 # Elements that a browser loads by itself, and from where.
 _LOADS = {
@@ -63,13 +69,43 @@ def css_addresses(css: str) -> list[str]:
     return [next(filter(None, match.groups()), "") for match in _URL.finditer(css)]
 
 
-def check(site: Path, site_url: str) -> list[str]:
-    """One line for each reference in the site's pages and style sheets that leads nowhere or loads from elsewhere."""
+class _Known:
+    """What was read in pages the last time, by their content: most of a site is the same from build to build."""
+
+    def __init__(self, path: Path | None):
+        self.path, self.before, self.now = path, {}, {}
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8")) if path else {}
+            if kept.get("format") == FORMAT:
+                self.before = kept["pages"]
+        except (OSError, ValueError):
+            pass  # read anew, then
+
+    def document(self, html: str) -> _Document:
+        key = hashlib.sha256(html.encode()).hexdigest()
+        document = _Document()
+        if key in self.before:
+            references, places, document.wordless = self.before[key]
+            document.references, document.places = [(loads, where) for loads, where in references], set(places)
+        else:
+            document.feed(html)
+        self.now[key] = [document.references, sorted(document.places), document.wordless]
+        return document
+
+    def keep(self):
+        if self.path and self.now != self.before:
+            write_aside(self.path, json.dumps({"format": FORMAT, "pages": self.now}))
+
+
+def check(site: Path, site_url: str, memory: Path | None = None) -> list[str]:
+    """One line for each reference in the site's pages and style sheets that leads nowhere or loads from elsewhere.
+
+    What the pages say is kept in the file `memory`, and not read again where a page has not changed.
+    """
     home = site_url if site_url.endswith("/") else f"{site_url}/"
-    documents: dict[Path, _Document] = {}
-    for path in sorted(site.rglob("*.html")):
-        documents[path] = _Document()
-        documents[path].feed(path.read_text(encoding="utf-8"))
+    known = _Known(memory)
+    documents = {path: known.document(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    known.keep()
 
     problems = []
     for path, document in documents.items():

@@ -4,16 +4,20 @@ A page then needs no maths script and reads with JavaScript off.  math-core does
 STIX Two Math, comes out of the installed package ziamath, cut down to the characters that the book's formulas use.
 """
 
+import hashlib
 import html as escapes
 import io
 import re
 import unicodedata
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 from fontTools import subset
 from fontTools.ttLib import TTFont
 from math_core import LatexError, LatexToMathML
+
+from dependencies import write_aside
 
 FONT_URI = "assets/fonts/stix-two-math.woff2"  # named in docs/assets/book.css as well
 LICENCE_URI = "assets/fonts/stix-two-math-licence.txt"
@@ -61,9 +65,21 @@ def characters(html: str) -> set[str]:
     return found
 
 
-def font_bytes(characters: set[str]) -> bytes:
-    """STIX Two Math as a woff2 file with these characters, their tall and wide variants, and its MATH table."""
-    return _font_bytes(frozenset(characters))
+def font_bytes(characters: set[str], memory: Path | None = None) -> bytes:
+    """STIX Two Math as a woff2 file with these characters, their tall and wide variants, and its MATH table.
+
+    The font last made is kept in the folder `memory`, and serves while nothing that made it has changed.
+    """
+    if memory is None:
+        return _font_bytes(frozenset(characters))
+    versions = [metadata.version(name) for name in ("fonttools", "brotli", "ziamath")]
+    key = repr([sorted(characters), versions, Path(__file__).read_text(encoding="utf-8")])
+    path = memory / f"font-{hashlib.sha256(key.encode()).hexdigest()[:24]}.woff2"
+    if not path.is_file():
+        for old in memory.glob("font-*.woff2"):
+            old.unlink(missing_ok=True)
+        write_aside(path, _font_bytes(frozenset(characters)))
+    return path.read_bytes()
 
 
 def licence_text() -> str:

@@ -63,3 +63,22 @@ def test_style_sheets_are_read_too(site):
     """If this fails, a font may come from another host."""
     (site / "style.css").write_text('@font-face { src: url("https://example.com/f.woff2"), url(f.woff2) }', "utf-8")
     assert len(links.check(site, HOME)) == 2
+
+
+def test_what_pages_say_is_remembered_by_their_content(site, monkeypatch):
+    """If this fails, a build reads every page again, or takes a page for what it was before an edit."""
+    memory, read = site / "memory.json", []
+    feed = links._Document.feed
+    monkeypatch.setattr(links._Document, "feed", lambda self, html: read.append(html) or feed(self, html))
+    assert links.check(site, HOME, memory) == links.check(site, HOME, memory) == []
+    assert len(read) == 2
+    page = site / "a" / "index.html"
+    page.write_text(RIGHT + '<a href="b/">', encoding="utf-8")
+    for _ in range(2):
+        assert len(links.check(site, HOME, memory)) == 1
+    assert len(read) == 3
+    page.write_text(RIGHT, encoding="utf-8")
+    (site / "index.html").write_text("<p>home</p>", encoding="utf-8")  # the place that the other names
+    assert len(links.check(site, HOME, memory)) == 1
+    memory.write_text("{", encoding="utf-8")
+    assert len(links.check(site, HOME, memory)) == 1

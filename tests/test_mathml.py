@@ -189,6 +189,16 @@ def test_the_font_keeps_what_stretches():
     assert ord("[") not in cmap
 
 
+def test_the_font_last_made_serves_until_a_formula_needs_another_character(tmp_path, monkeypatch):
+    """A failure would mean seconds more for every build, or a font without the new character."""
+    first = mathml.font_bytes({"x"}, tmp_path)
+    assert first == mathml.font_bytes({"x"})
+    monkeypatch.setattr(mathml, "_font_bytes", lambda characters: b"made anew")
+    assert mathml.font_bytes({"x"}, tmp_path) == first
+    assert mathml.font_bytes({"x", "y"}, tmp_path) == b"made anew"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_the_font_is_the_same_bytes_each_time_and_small():
     """A failure would mean that every build publishes another font file, or the whole 300 kB of it."""
     characters = mathml.characters(mathml.convert("".join(map(block, FORMULAS))))

@@ -1,6 +1,7 @@
 """The project around the code: what its files promise each other."""
 
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -51,6 +52,26 @@ def test_the_readme_names_every_module_and_nothing_else():
     there = {p.name for p in (ROOT / "gptbook").glob("*.py")} - {"__init__.py"}
     there |= {f"{p.parent.name}/" for p in (ROOT / "gptbook").glob("*/__init__.py")}
     assert listed == there
+
+
+def test_the_figures_of_the_readme_are_those_that_the_benchmarks_left():
+    """If this fails, somebody typed a figure, or forgot `python benchmarks/report.py`."""
+    report = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = text.partition(report["BEGIN"])[2].partition(report["END"])[0]
+    assert shown.strip() == report["markdown"](report["results"]()).strip()
+
+
+def test_a_table_of_benchmarks_names_the_machine_of_each_figure():
+    """If this fails, figures of two machines stand side by side as if they could be compared."""
+    report = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))
+    row = report["row"]("a thing", "a peer", "2 s", "3 s", 1.5, "at least 1.1")
+    about = {"date": "2026-01-02", "machine": "A", "bfloat16": False, "threads": 2, "rows": [row]}
+    text = report["markdown"]([about, about | {"machine": "B", "bfloat16": True}])
+    first, second = text.split("Measured on ")[1:]
+    assert "A, without instructions for bfloat16, 2 threads" in first
+    assert "B, with instructions for bfloat16" in second
+    assert "| a thing | a peer | 2 s | 3 s | 1.50 | at least 1.1 |" in second
 
 
 def test_actions_are_pinned_by_commit_and_rights_are_few():

@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import gptbook
-from gptbook import corpora, recipes, runs, tokenizers, trainer
+from gptbook import corpora, exercises, recipes, runs, tokenizers, trainer
 from gptbook.checkpoint import weights
 from gptbook.model import GPTConfig
 from gptbook.modern import ModernConfig
@@ -35,7 +35,7 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     monkeypatch.setitem(TRAINING, "tiny", TINY_TRAINING)
     monkeypatch.setitem(recipes.CORPORA, "tiny", str(text))
-    monkeypatch.setattr(recipes, "peak_gflops", lambda: 1.5)  # it takes a second
+    monkeypatch.setattr(recipes, "peak_gflops", lambda **_: 1.5)  # it takes a second
     return tmp_path
 
 
@@ -53,7 +53,14 @@ def folders(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("step-5", 816_640), ("lets-build", 159_937), ("gpt2", 124_439_808), ("smollm2", 134_515_008)]
+    ("name", "count"),
+    [
+        ("step-5", 816_640),
+        ("lets-build", 159_937),
+        ("larger", 10_788_864),
+        ("gpt2", 124_439_808),
+        ("smollm2", 134_515_008),
+    ],
 )
 def test_the_presets_have_the_parameters_that_the_book_names(name, count):
     """If this fails, the book describes another model than it builds."""
@@ -309,7 +316,7 @@ def test_two_processes_at_a_time(tiny):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_recipes as t\n"
         "t.PRESETS['tiny'], t.TRAINING['tiny'], t.recipes.CORPORA['tiny'] = t.TINY, t.TINY_TRAINING, sys.argv[2]\n"
-        "t.recipes.peak_gflops = lambda: 1.5; t.trained('tiny'); print(t.recipes.loaded_runs['tiny'])"
+        "t.recipes.peak_gflops = lambda **_: 1.5; t.trained('tiny'); print(t.recipes.loaded_runs['tiny'])"
     )
     command = [sys.executable, "-c", program, str(Path(__file__).parent), str(tiny / "text.txt")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -368,6 +375,23 @@ def test_an_unknown_recipe_is_one_line(capsys):
         trained("step-6")
     assert recipes.main(["step-6"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_larger_recipe_is_that_of_the_exercise():
+    """If this fails, pages 13 and 18 mean two recipes."""
+    assert exercises.check("larger-recipe", lambda: (PRESETS["larger"], TRAINING["larger"]))
+    wrong = replace(TRAINING["larger"], steps=500)
+    assert not exercises.check("larger-recipe", lambda: (PRESETS["larger"], wrong))
+
+
+def test_what_is_for_a_gpu_is_not_made_with_the_others(monkeypatch, capsys):
+    """If this fails, `python -m gptbook.recipes` takes days."""
+    asked = []
+    made = recipes.Trained(None, None, None, [], {"val_loss": 1.5, "steps": 1}, None)
+    monkeypatch.setattr(recipes, "trained", lambda name, show: asked.append(name) or made)
+    assert recipes.main([]) == recipes.main(["larger"]) == 0
+    assert sorted(asked) == sorted(TRAINING)
+    assert asked[-1] == "larger"
 
 
 def test_making_models_from_the_command_line(tiny, capsys):

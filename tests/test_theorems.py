@@ -766,3 +766,26 @@ def test_preferences_lead_to_the_best_policy(case, beta, seed):
         assert loss(other) > loss(best) - 1e-12
         if (other - best).abs().max() > 0.05:
             assert loss(other) > loss(best)
+
+
+@pytest.mark.theorem("The gradient of the whole")
+@settings(max_examples=50, deadline=None)
+@given(counts=st.lists(st.integers(1, 4), min_size=2, max_size=4), seed=st.integers(0, 2**31))
+def test_gradient_of_the_whole(counts, seed):
+    """If this fails, processes that share a batch do not make the step of one: the theorem of page 18 is wrong."""
+    torch.manual_seed(seed)
+    model = GPT(GPTConfig(vocab_size=7, block_size=4, n_layer=1, n_head=2, n_embd=8)).double()
+    N = sum(counts)
+    idx, targets = torch.randint(7, (2, N, 4))  # (B, T) each
+
+    def gradient(rows):
+        loss = F.cross_entropy(model(idx[rows]).flatten(0, 1), targets[rows].flatten())
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+    ends = list(itertools.accumulate(counts, initial=0))
+    shares = [gradient(slice(*pair)) for pair in itertools.pairwise(ends)]
+    whole = gradient(slice(0, N))
+    weighted = sum(n / N * g for n, g in zip(counts, shares, strict=True))
+    torch.testing.assert_close(weighted, whole, rtol=0, atol=1e-12)
+    plain = sum(shares) / len(shares)
+    assert (len(set(counts)) == 1) == torch.allclose(plain, whole, rtol=0, atol=1e-12)  # unequal shares are seen

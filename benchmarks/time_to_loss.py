@@ -1,0 +1,166 @@
+"""How far training comes in a given time: the book's recipe beside nanoGPT's.
+
+    python benchmarks/time_to_loss.py CHECKOUT [--budgets seventh same 180 600] [--seeds 3] [--save]
+
+CHECKOUT is a folder with a clone of nanoGPT. Its small recipe runs first, with its own model and optimizer: 4 layers, 4
+heads, width 128, context 64, 12 rows, 2,000 steps. Its time is the measure: "seventh" of it, the "same", or seconds.
+For each budget the book's recipe is fitted to it: as many steps as the machine does in that time, the rate falling to
+zero at its end. Times are those of updates alone; compilation and evaluation stand beside them. The loss is the mean
+over all of the validation split, once, at the end. With --development it is that of a last tenth of the training part,
+on which the recipes were chosen, and validation is not touched.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import report
+import torch
+import training as step_benchmark  # beside this file: nanoGPT's loop
+
+from gptbook import corpora, data, engine, machine, recipes, trainer
+from gptbook.tokenizers import CharTokenizer
+
+MODEL, TRAINING = recipes.PRESETS["shakespeare"], recipes.TRAINING["shakespeare"]
+THEIR_STEPS = 2000
+GOALS = {"seventh": "theirs", "same": 1.49, "180": 1.4697, "600": 1.43}
+SEEDED = ("same", "180")  # the goals that are judged by several seeds
+SPARE = 0.97  # of a budget is planned: the speed of a few steps says that of the rest only roughly
+
+
+def recipe(seconds: float, tokens_a_second: float):
+    """The model and the training for so much time at such a speed, without the number of steps.
+
+    Chosen on the development split.
+    """
+    tokens = seconds * tokens_a_second
+    for most, model, settings in FITTED:
+        if tokens < most:
+            return replace(MODEL, **model), replace(TRAINING, **settings)
+    raise AssertionError("the last entry has no end")
+
+
+# tokens that the time allows -> what differs from the recipe "shakespeare"
+FITTED = [
+    (float("inf"), {}, {}),
+]
+
+
+def theirs(checkout: Path, train_tokens, judged) -> dict:
+    """nanoGPT's recipe: its training time, and its loss over the whole of `judged`."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, step = step_benchmark.nanogpt(checkout, train_tokens, Path(folder), warmup=100, steps=THEIR_STEPS)
+        start = time.perf_counter()
+        for i in range(THEIR_STEPS):
+            step(i)
+        seconds = time.perf_counter() - start
+
+    class Logits(torch.nn.Module):
+        """Its forward gives all logits only if it gets targets."""
+
+        def __init__(self):
+            super().__init__()
+            self.model, self.config = model, model.config
+
+        def forward(self, idx):
+            return self.model(idx, idx)[0]  # (B, T, V)
+
+    return {"seconds": seconds, "loss": trainer.evaluate(Logits(), judged).loss, "steps": THEIR_STEPS}
+
+
+def speed(model_config, settings, tokens) -> float:
+    """Tokens a second of a few steps, after compilation."""
+    torch.manual_seed(0)
+    model = recipes.build(model_config)
+    optimizer = trainer.make_optimizer(model, settings)
+    T, B = model_config.block_size, settings.batch_size
+    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, data.get_batch(tokens, T, B))
+    times = []
+    for _ in range(23):
+        start = time.perf_counter()
+        x, y = data.get_batch(tokens, T, B)  # (B, T) each
+        trainer.update(model, optimizer, x, y, 1e-4, settings.clip, made.loss)
+        times.append(time.perf_counter() - start)
+    return B * T / statistics.mean(times[3:])
+
+
+def ours(seconds: float, seed: int, train_tokens, judged) -> dict:
+    """The book's recipe, fitted to so many seconds of training."""
+    config, settings = recipe(seconds, speed(MODEL, TRAINING, train_tokens))
+    rate = speed(config, settings, train_tokens)
+    steps = max(2, int(SPARE * seconds * rate / (settings.batch_size * config.block_size)))
+    settings = replace(settings, steps=steps, warmup_steps=min(100, steps // 20), eval_every=steps, seed=seed)
+    torch.manual_seed(seed)
+    model = recipes.build(config)
+    start = time.perf_counter()
+    result = trainer.train(model, train_tokens, judged[: 2 * config.block_size], settings)
+    whole = time.perf_counter() - start
+    begin = time.perf_counter()
+    loss = trainer.evaluate(model, judged).loss
+    return {
+        "loss": loss, "seconds": result.seconds, "steps": steps, "seed": seed, "tokens_per_second": rate,
+        "compilation": result.used.seconds, "evaluation": time.perf_counter() - begin, "wall": whole,
+        "precision": str(result.used.dtype).removeprefix("torch."), "note": result.used.note,
+        "parameters": sum(p.numel() for p in model.parameters()), "model": asdict(config),
+    }  # fmt: skip
+
+
+def main():
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--budgets", nargs="+", default=["seventh", "same", "180", "600"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--development", action="store_true")
+    parser.add_argument("--save", action="store_true")
+    chosen = parser.parse_args()
+    if not (chosen.checkout / "model.py").is_file():
+        sys.exit("benchmarks/time_to_loss.py: name the folder of a clone of nanoGPT")
+    text = corpora.load("tinyshakespeare").text
+    train_tokens, judged = data.split(torch.tensor(CharTokenizer.train(text, 65).encode(text)))
+    if chosen.development:
+        train_tokens, judged = data.split(train_tokens)
+    engine.keep_memory()
+    measure = theirs(chosen.checkout.resolve(), train_tokens, judged)
+    low = "yes" if machine.multiplies_bfloat16() else "no"
+    print(f"{machine.processor()}, {torch.get_num_threads()} threads, bfloat16: {low}")
+    print(f"judged on {len(judged) - 1:,} targets of {'development' if chosen.development else 'validation'}\n")
+    print(f"nanoGPT: {measure['seconds']:.1f} s of training, {measure['steps']:,} steps, loss {measure['loss']:.4f}\n")
+    print(f"{'budget':>10} {'goal':>7} {'seed':>5} {'loss':>7} {'train s':>8} {'steps':>6} {'tokens/s':>9} ", end="")
+    print(f"{'compile s':>9} {'judge s':>8}")
+    rows = []
+    for budget in chosen.budgets:
+        seconds = {"seventh": measure["seconds"] / 7, "same": measure["seconds"]}.get(budget) or float(budget)
+        goal = measure["loss"] if GOALS.get(budget) == "theirs" else GOALS.get(budget, float("nan"))
+        for seed in range(1337, 1337 + (chosen.seeds if budget in SEEDED else 1)):
+            row = ours(seconds, seed, train_tokens, judged)
+            rows.append({"budget": seconds, "name": budget, "goal": goal, **row})
+            print(
+                f"{seconds:9.1f}s {goal:7.4f} {seed:5} {row['loss']:7.4f} {row['seconds']:8.1f} {row['steps']:6,} "
+                f"{row['tokens_per_second']:9,.0f} {row['compilation']:9.1f} {row['evaluation']:8.1f}",
+                flush=True,
+            )
+    if chosen.save:
+        report.save("time to loss", list(table(rows, measure)), measure=measure, runs=rows)
+
+
+def table(runs: list[dict], measure: dict):
+    """The lines for `report.py`: for each budget the loss, with its spread over seeds, beside the goal."""
+    for budget in dict.fromkeys(run["name"] for run in runs):
+        group = [run for run in runs if run["name"] == budget]
+        losses = sorted(run["loss"] for run in group)
+        ours = f"{statistics.mean(losses):.4f}"
+        if len(losses) > 1:
+            ours += f" ({losses[0]:.4f} to {losses[-1]:.4f}, {len(losses)} seeds)"
+        what = f"loss after {max(run['seconds'] for run in group):.1f} s of training"
+        beside = f"{measure['loss']:.4f} after {measure['seconds']:.1f} s"
+        yield report.row(what, "nanoGPT's small recipe", ours, beside, None, f"at most {group[0]['goal']:.4f}")
+
+
+if __name__ == "__main__":
+    main()
