@@ -1182,5 +1182,5 @@ r"""
 
 Keys and values can be made smaller still, by keeping a short vector from which they are computed: multi-head latent attention ([DeepSeek-AI 2024](https://arxiv.org/abs/2405.04434)). In a mixture of experts each token uses a few MLPs out of many ([Shazeer et al. 2017](https://arxiv.org/abs/1701.06538)). Sliding windows let most layers see the near past alone ([Jiang et al. 2023](https://arxiv.org/abs/2310.06825)). To read texts longer than those of training, the speeds of the turns are changed ([Peng et al. 2023](https://arxiv.org/abs/2309.00071)). Attention in pieces that fit the fast memory changes nothing that is computed, and much of the time ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)). Of the comparison: one size, one rate for all parts, two seeds, a few seconds a run.
 
-We have changed the model. What comes after training it on plain text? [From here to ChatGPT](19_chatgpt.py).
+We have changed the model and its optimizer. What if both get larger? [The next page](18_scaling.py) counts before it runs.
 """
