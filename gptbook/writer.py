@@ -13,6 +13,7 @@ import copy
 import math
 import time
 import warnings
+from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
@@ -135,117 +136,118 @@ class Writer:
 
     def _lay_out(self):
         """Put all weights behind one another, and reserve the space that a full window needs."""
-        model, config = self.model, self.model.config
-        floats, words = _Shelf(), _Shelf()
-        matrices = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        for name, tensor in model.named_parameters(remove_duplicate=False):  # a tied matrix has two names
-            if self.precision == "int8" and name.removesuffix(".weight") in matrices:
-                whole, scale = round_rows(tensor.detach())
-                words.put(name, packed(whole))
-                floats.put(f"{name} scale", scale)
-            else:
-                floats.put(name, tensor.detach())
-        for name in ("cos", "sin"):
-            if hasattr(model, name):
-                floats.put(name, getattr(model, name))
-        self._places = floats.places | words.places
-        self._words = set(words.places)
+        config = self.model.config
+        self._shelf = _Shelf.of(self.model, self.precision == "int8")
         G, D = getattr(config, "kv_heads", config.n_head), config.n_embd // config.n_head
         self._cache = [torch.zeros(G, config.block_size, D) for _ in range(2 * config.n_layer)]  # (G, T, D) each
         self._hidden = torch.zeros(config.block_size)  # (T,), added to scores: -inf where nothing is written yet
         self._token, self._position = (torch.zeros(1, dtype=torch.long) for _ in range(2))
-        # Words go as float32 and become int32 inside: compiled code loads eight of those at once, but not of these.
-        self._inputs = (floats.all(), words.all().view(torch.float32), self._hidden, self._token, self._position)
-        self._inputs += tuple(self._cache)
-        for name, parameter in model.named_parameters():
-            if name in floats.places:  # the copy lives on the shelf too, not a second time elsewhere
-                parameter.data = self._get(name, self._inputs[0])
-
-    def _get(self, name, shelf):
-        start, shape = self._places[name]
-        return shelf[start : start + math.prod(shape)].view(shape)
+        self._inputs = (*self._shelf.tensors, self._hidden, self._token, self._position, *self._cache)
 
     def _step(self, floats, words, hidden, token, position, *cache):
-        """The logits (V,) after one token (1,) at a position (1,); its keys and values go into the cache.
-
-        A matrix times a vector is written as products and sums, which the compiler makes one loop of.
-        """
-        model, words = self.model, words.view(torch.int32)
-
-        def get(name):
-            return self._get(name, floats) if name in self._places else None
-
-        def linear(name, x):
-            weight = f"{name}.weight"
-            if weight in self._words:
-                parts = unpacked(self._get(weight, words))  # (out, in / PARTS) each
-            else:
-                matrix = get(weight)
-                parts = matrix.view(len(matrix), 1 if len(x) % PARTS else PARTS, -1).unbind(1)
-            x = F.pad(x, (0, -len(x) % len(parts))).view(len(parts), -1)  # (PARTS, in / PARTS)
-            y = parts[0] * x[0]
-            for i in range(1, len(parts)):
-                y = y + parts[i] * x[i]
-            y = y.sum(dim=-1)  # (out,)
-            if weight in self._words:
-                y = y * get(f"{weight} scale")
-            return y if (bias := get(f"{name}.bias")) is None else y + bias
-
-        def norm(name, module, x):
-            if isinstance(module, nn.Identity):
-                return x
-            if isinstance(module, nn.RMSNorm):
-                return F.rms_norm(x, x.shape, get(f"{name}.weight"), module.eps)
-            return F.layer_norm(x, x.shape, get(f"{name}.weight"), get(f"{name}.bias"), module.eps)
-
-        x = get("wte.weight")[token][0]  # (C,)
-        if (wpe := get("wpe.weight")) is not None:
+        """The logits (V,) after one token (1,) at a position (1,); its keys and values go into the cache."""
+        model, shelf = self.model, _Shelf(self._shelf.places, self._shelf.packed, (floats, words))
+        x = shelf.get("wte.weight")[token][0]  # (C,)
+        if (wpe := shelf.get("wpe.weight")) is not None:
             x = x + wpe[position][0]  # (C,)
-        x = norm("ln_e", getattr(model, "ln_e", nn.Identity()), x)
-        turn = (get("cos")[position], get("sin")[position]) if hasattr(model, "cos") else None  # (1, D/2) each
+        if not isinstance(embedding_norm := getattr(model, "ln_e", nn.Identity()), nn.Identity):
+            x = shelf.norm("ln_e", embedding_norm, x)  # (C,)
+        turn = (shelf.get("cos")[position], shelf.get("sin")[position]) if hasattr(model, "cos") else None
         for i, block in enumerate(model.h):
-            at, (k, v) = f"h.{i}", cache[2 * i : 2 * i + 2]
-            q, k_new, v_new = self._heads(block, linear(f"{at}.attn.c_attn", norm(f"{at}.ln_1", block.ln_1, x)), turn)
-            k.index_copy_(1, position, k_new[:, None])
-            v.index_copy_(1, position, v_new[:, None])
-            G, D = k.size(0), k.size(2)
-            scores = (q.view(G, -1, 1, D) * k[:, None]).sum(dim=-1) / math.sqrt(D) + hidden  # (G, H/G, T)
-            weights = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # divided by their sum below: D numbers, not T
-            y = (weights[..., None] * v[:, None]).sum(dim=2) / weights.sum(dim=-1, keepdim=True)  # (G, H/G, D)
-            x = x + linear(f"{at}.attn.c_proj", y.flatten())
-            h, mlp = norm(f"{at}.ln_2", block.ln_2, x), block.mlp
-            if getattr(mlp, "c_gate", None) is None:
-                inside = mlp.activation(linear(f"{at}.mlp.c_fc", h))  # (4C,)
-            else:
-                inside = mlp.activation(linear(f"{at}.mlp.c_gate", h)) * linear(f"{at}.mlp.c_fc", h)
-            x = x + linear(f"{at}.mlp.c_proj", inside)
-        return linear("lm_head", norm("ln_f", model.ln_f, x))
+            x = self._block(shelf, f"h.{i}", block, x, *cache[2 * i : 2 * i + 2], hidden, position, turn)  # (C,)
+        return shelf.linear("lm_head", shelf.norm("ln_f", model.ln_f, x))
 
-    def _heads(self, block, qkv, turn):
-        """Queries (H, D), keys and values (G, D) from the output of c_attn."""
-        attn, config = block.attn, self.model.config
-        D = config.n_embd // config.n_head
-        H, G = config.n_head, getattr(config, "kv_heads", config.n_head)
-        qk, v = qkv.view(-1, D).split((H + G, G))  # (H+G, D), (G, D)
+    def _block(self, shelf, name, block, x, k, v, hidden, position, turn):
+        """One block, x (C,) -> (C,); the new key and value go into k and v, (G, T, D) each."""
+        attn, mlp = block.attn, block.mlp
+        G, D = k.size(0), k.size(2)
+        qkv = shelf.linear(f"{name}.attn.c_attn", shelf.norm(f"{name}.ln_1", block.ln_1, x)).view(-1, D)  # (H+2G, D)
+        qk, v_new = qkv.split((len(qkv) - G, G))  # (H+G, D), (G, D)
         if getattr(attn, "eps", None) is not None:
-            qk = F.rms_norm(qk, (D,), eps=attn.eps)
-        q, k = (qk if turn is None else rotate(qk, *turn)).split((H, G))  # (H, D), (G, D)
-        return q, k, v
+            qk = F.rms_norm(qk, (D,), eps=attn.eps)  # (H+G, D)
+        q, k_new = (qk if turn is None else rotate(qk, *turn)).split((len(qk) - G, G))  # (H, D), (G, D)
+        k.index_copy_(1, position, k_new[:, None])
+        v.index_copy_(1, position, v_new[:, None])
+        scores = (q.view(G, -1, 1, D) * k[:, None]).sum(dim=-1) / math.sqrt(D) + hidden  # (G, H/G, T)
+        weights = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # their sum divides what they make, D numbers
+        y = (weights[..., None] * v[:, None]).sum(dim=2) / weights.sum(dim=-1, keepdim=True)  # (G, H/G, D)
+        x = x + shelf.linear(f"{name}.attn.c_proj", y.flatten())  # (C,)
+        h = shelf.norm(f"{name}.ln_2", block.ln_2, x)  # (C,)
+        inside = shelf.linear(f"{name}.mlp.c_fc", h)  # (inner,)
+        if getattr(mlp, "c_gate", None) is None:
+            inside = mlp.activation(inside)
+        else:
+            inside = mlp.activation(shelf.linear(f"{name}.mlp.c_gate", h)) * inside
+        return x + shelf.linear(f"{name}.mlp.c_proj", inside)
 
 
+@dataclass(frozen=True, eq=False)
 class _Shelf:
-    """Tensors behind one another in a single one, each beginning at a multiple of 64 bytes."""
+    """Parameters behind one another in one tensor, each from a multiple of 64 bytes on; words in one of their own."""
 
-    def __init__(self):
-        self.parts, self.places, self.size = [], {}, 0
+    places: dict  # name -> where it begins, and its shape
+    packed: frozenset  # names of matrices in int8, their scales stand beside the other parameters
+    tensors: tuple
 
-    def put(self, name, tensor):
-        self.places[name] = (self.size, tensor.shape)
-        self.parts.append(F.pad(tensor.flatten(), (0, -tensor.numel() % 16)))
-        self.size += len(self.parts[-1])
+    @classmethod
+    def of(cls, model, whole: bool):
+        """A shelf of a model's weights. With `whole`, its matrices are kept in int8; what is not moves to the shelf."""
+        matrices = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        places, parts, sizes, packed_names, known = {}, ([], []), [0, 0], set(), {}
 
-    def all(self):
-        return torch.cat(self.parts) if self.parts else torch.zeros(16, dtype=torch.int32)
+        def put(name, tensor, which=0):
+            places[name] = sizes[which], tensor.shape
+            parts[which].append(F.pad(tensor.flatten(), (0, -tensor.numel() % 16)))
+            sizes[which] += len(parts[which][-1])
+
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if whole and name in matrices:
+                numbers, scale = round_rows(parameter.detach())
+                put(name, packed(numbers), 1)
+                put(f"{name} scale", scale)
+                packed_names.add(name)
+            elif parameter in known:  # a tied matrix has two names
+                places[name] = places[known[parameter]]
+            else:
+                put(name, parameter.detach())
+                known[parameter] = name
+        for name in ("cos", "sin"):
+            if hasattr(model, name):
+                put(name, getattr(model, name))
+        # Words go as float32 and become int32 inside: compiled code loads eight of those at once, but not of these.
+        words = torch.cat(parts[1]) if whole else torch.zeros(16, dtype=torch.int32)
+        made = cls(places, frozenset(packed_names), (torch.cat(parts[0]), words.view(torch.float32)))
+        for parameter, name in known.items():
+            parameter.data = made.get(name)
+        return made
+
+    def get(self, name):
+        """A parameter by its name; None if there is none."""
+        if name not in self.places:
+            return None
+        start, shape = self.places[name]
+        tensor = self.tensors[1].view(torch.int32) if name in self.packed else self.tensors[0]
+        return tensor[start : start + math.prod(shape)].view(shape)
+
+    def linear(self, name, x):
+        """The linear layer of that name: x (in,) -> (out,), as products and sums that compile into one loop."""
+        weight, bias = self.get(f"{name}.weight"), self.get(f"{name}.bias")
+        scale = self.get(f"{name}.weight scale")
+        n = PARTS if scale is not None or len(x) % PARTS == 0 else 1
+        parts = weight.view(len(weight), n, -1).unbind(1) if scale is None else unpacked(weight)  # (out, in/n) each
+        x = F.pad(x, (0, -len(x) % n)).view(n, -1)  # (n, in/n)
+        y = parts[0] * x[0]
+        for i in range(1, n):
+            y = y + parts[i] * x[i]
+        y = y.sum(dim=-1) if scale is None else y.sum(dim=-1) * scale  # (out,)
+        return y if bias is None else y + bias
+
+    def norm(self, name, module, x):
+        """The norm of that name, x (C,) -> (C,)."""
+        weight = self.get(f"{name}.weight")
+        if isinstance(module, nn.RMSNorm):
+            return F.rms_norm(x, x.shape, weight, module.eps)
+        return F.layer_norm(x, x.shape, weight, self.get(f"{name}.bias"), module.eps)
 
 
 def _compiled(function, inputs):
