@@ -98,14 +98,12 @@ def test_a_broken_step_is_told(fault, uncompiled):
     assert off(made, own, rows(1, 8)) > 1e-3
 
 
-@pytest.mark.parametrize(("config", "precision"), [(MODERN, "float32"), (CONFIG, "int8")], ids=["float32", "int8"])
-def test_compiled_it_is_the_same(config, precision):
-    """If this fails, what the compiler makes of the step is another function, or two writers share what it made."""
-    model, another = (any_weights(replace(config, n_layer=1), seed, dtype=NARROW) for seed in (0, 1))
-    made = Writer(model, precision)
+def test_compiled_it_is_the_same():
+    """If this fails, what the compiler makes of the step is another function. Page 11 asserts it for float32."""
+    model, another = (any_weights(replace(MODERN, n_layer=1), seed, dtype=NARROW) for seed in (0, 1))
+    made, own = Writer(model, "int8"), rounded(model)
     if not made.compiled:
         pytest.skip(f"this machine cannot compile: {made.note}")
-    own = model if precision == "float32" else rounded(model)
     assert (made.seconds > 0, made.note) == (True, "")
     assert off(made, own, rows(1, 8)) < 1e-4
     assert off(made, another, rows(1, 8)) > 1e-3  # the control
