@@ -716,8 +716,9 @@ display.table(
 
 # %% [markdown]
 r"""
-In the small model, reading the weights takes {{ cache_share_fresh:.0f}} % of the step: nearly all of the time is spent on starting {{ cache_started_fresh }} operations. In the wide
-one it is {{ cache_share_wide:.0f}} %. So there are two cures, one for each: fewer operations, and fewer bytes.
+If they came from memory each time, reading the weights would take {{ cache_share_fresh:.0f}} % of a step of the small model. And many of them do not: they stay in the processor's own, faster memory. So the
+time goes into starting {{ cache_started_fresh }} operations. In the wide one, reading takes {{ cache_share_wide:.0f}} % at this speed, and no such memory is sure to hold that much. So there are two cures, one for each: fewer operations, and
+fewer bytes.
 
 **Fewer operations.** PyTorch can *compile* a step: it reads the Python code once, and turns all its operations into a few loops of C++, which are then
 started as one. For that, nothing may change its shape. So the space for keys and values is reserved in advance, for a full window, and a token's own are written into

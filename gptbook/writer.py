@@ -115,7 +115,8 @@ class Writer:
                 elif began:
                     logits = self.step(idx[:, -1], idx.size(1) - 1)[None]  # (1, V)
                 else:
-                    logits, began = self.read(idx)[None], True  # (1, V)
+                    logits = self.read(idx)[None]  # (1, V)
+                    began = True
                 idx = torch.cat((idx, next_token(logits, **settings)[:, None]), dim=1)  # (1, length)
         return idx.clone()
 
@@ -161,16 +162,16 @@ class Writer:
         """One block, x (C,) -> (C,); the new key and value go into k and v, (G, T, D) each."""
         attn, mlp = block.attn, block.mlp
         G, D = k.size(0), k.size(2)
-        qkv = shelf.linear(f"{name}.attn.c_attn", shelf.norm(f"{name}.ln_1", block.ln_1, x)).view(-1, D)  # (H+2G, D)
-        qk, v_new = qkv.split((len(qkv) - G, G))  # (H+G, D), (G, D)
+        qkv = shelf.linear(f"{name}.attn.c_attn", shelf.norm(f"{name}.ln_1", block.ln_1, x)).view(-1, D)  # (heads, D)
+        qk, v_new = qkv.split((len(qkv) - G, G))
         if getattr(attn, "eps", None) is not None:
-            qk = F.rms_norm(qk, (D,), eps=attn.eps)  # (H+G, D)
-        q, k_new = (qk if turn is None else rotate(qk, *turn)).split((len(qk) - G, G))  # (H, D), (G, D)
+            qk = F.rms_norm(qk, (D,), eps=attn.eps)
+        q, k_new = (qk if turn is None else rotate(qk, *turn)).split((len(qk) - G, G))
         k.index_copy_(1, position, k_new[:, None])
         v.index_copy_(1, position, v_new[:, None])
-        scores = (q.view(G, -1, 1, D) * k[:, None]).sum(dim=-1) / math.sqrt(D) + hidden  # (G, H/G, T)
+        scores = (q.view(G, -1, 1, D) * k[:, None]).sum(dim=-1) / math.sqrt(D) + hidden  # (G, shared, T)
         weights = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # their sum divides what they make, D numbers
-        y = (weights[..., None] * v[:, None]).sum(dim=2) / weights.sum(dim=-1, keepdim=True)  # (G, H/G, D)
+        y = (weights[..., None] * v[:, None]).sum(dim=2) / weights.sum(dim=-1, keepdim=True)  # (G, shared, D)
         x = x + shelf.linear(f"{name}.attn.c_proj", y.flatten())  # (C,)
         h = shelf.norm(f"{name}.ln_2", block.ln_2, x)  # (C,)
         inside = shelf.linear(f"{name}.mlp.c_fc", h)  # (inner,)
@@ -235,7 +236,7 @@ class _Shelf:
         scale = self.get(f"{name}.weight scale")
         n = PARTS if scale is not None or len(x) % PARTS == 0 else 1
         parts = weight.view(len(weight), n, -1).unbind(1) if scale is None else unpacked(weight)  # (out, in/n) each
-        x = F.pad(x, (0, -len(x) % n)).view(n, -1)  # (n, in/n)
+        x = F.pad(x, (0, -len(x) % n)).view(n, -1)  # (n, width)
         y = parts[0] * x[0]
         for i in range(1, n):
             y = y + parts[i] * x[i]
