@@ -746,7 +746,7 @@ r"""
     A row of weights $w_i$ with the largest size $m > 0$ is stored as whole numbers $z_i$, the nearest to $w_i / s$, with $s = m / 127$. Then $|z_i| \le 127$, and
     $|s z_i - w_i| \le s / 2$.
 
-    Tested by `test_no_weight_moves_by_more_than_half_of_its_rows_scale`.
+    Tested by `test_half_a_scale`.
 
 ??? proof "Proof"
 
