@@ -658,6 +658,174 @@ r"""
 A row of our own model takes {{ cache_bytes_ours:,}} bytes. For GPT-2 small, {{ cache_rows_as_weights_gpt2:.1f}} rows of text take as much memory as all its weights. A server with many readers spends its memory on
 caches. So a good part of [what has changed since GPT-2](17_today.py) makes keys and values smaller.
 
+## Where the time of a token goes
+
+With a cache, a token costs little work and still takes its time. There are two suspects. One is the number of operations: each of them, however
+small, has to be started from Python. The other is memory: a weight is used once for each token, so all of them have to be read. Count the first,
+and measure the second: how fast does this thread read? We look at one step of two models, the fresh one from above and one that is three times as wide.
+"""
+
+# %%
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Started(TorchDispatchMode):
+    """Counts the operations that are started inside."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def median_seconds(function, times=9):
+    taken = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        function()
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[times // 2]
+
+
+large = torch.ones(2**24)
+per_byte = median_seconds(large.sum) / large.nbytes
+
+torch.manual_seed(0)
+wide = GPT(replace(config, n_layer=6, n_head=6, n_embd=3 * C))
+one = torch.zeros(1, 1, dtype=torch.long)
+table, shares = [], []
+for name, gpt in (("fresh", fresh), ("wide", wide)):
+    with torch.inference_mode():
+        _, hundred = kv_cache.forward(gpt, torch.zeros(1, 100, dtype=torch.long))
+        with Started() as started:
+            kv_cache.forward(gpt, one, hundred)
+        taken = median_seconds(lambda g=gpt, c=hundred: kv_cache.forward(g, one, c))
+    weights = 4 * sum(p.numel() for p in gpt.parameters())
+    reading = weights * per_byte
+    shares.append(reading / taken)
+    claim(f"cache_share_{name}", 100 * reading / taken, kind="statistical")
+    claim(f"cache_started_{name}", started.count)
+    cells = (f"{weights / 1e6:.1f}", f"{1e3 * reading:.2f}", f"{1e3 * taken:.2f}")
+    table.append((name, started.count, *cells))
+display.table(
+    table,
+    header=("model", "operations", "weights, MB", "to read them, ms", "a step, ms"),
+    caption=f"One step after 100 tokens. One thread of: {recipes.processor()}.",
+)
+
+# %% [markdown]
+r"""
+If they came from memory each time, reading the weights would take {{ cache_share_fresh:.0f}} % of a step of the small model. And many of them do not: they stay in the processor's own, faster memory. So the
+time goes into starting {{ cache_started_fresh }} operations. In the wide one, reading takes {{ cache_share_wide:.0f}} % at this speed, and no such memory is sure to hold that much. So there are two cures, one for each: fewer operations, and
+fewer bytes.
+
+**Fewer operations.** PyTorch can *compile* a step: it reads the Python code once, and turns all its operations into a few loops of C++, which are then
+started as one. For that, nothing may change its shape. So the space for keys and values is reserved in advance, for a full window, and a token's own are written into
+their place. What is not written yet is hidden, by $-\infty$ added to its scores.
+
+**Fewer bytes.** Take the row $0.5, -1, 0.25$ of a matrix. Divide by the largest, times $127$, and round: $64, -127, 32$. Keep these whole numbers and one number for
+the row, its *scale* $1/127$. A whole number from $-127$ to $127$ fits into one byte, and a weight of four bytes became one.
+"""
+
+# %%
+from gptbook import writer
+
+display.source(writer.round_rows)
+
+# %%
+whole, scale = writer.round_rows(torch.tensor([[0.5, -1.0, 0.25]]))
+assert whole.tolist() == [[64, -127, 32]]
+back = whole * scale[:, None]
+print(back)
+
+# %% [markdown]
+r"""
+!!! theorem "Half a scale"
+
+    A row of weights $w_i$ with the largest size $m > 0$ is stored as whole numbers $z_i$, the nearest to $w_i / s$, with $s = m / 127$. Then $|z_i| \le 127$, and
+    $|s z_i - w_i| \le s / 2$.
+
+    Tested by `test_half_a_scale`.
+
+??? proof "Proof"
+
+    $|w_i / s| \le m / s = 127$, and the nearest whole number to something of at most $127$ is at most that. Nor is the nearest whole number farther than a half: $|z_i - w_i / s| \le 1/2$. Multiply by
+    $s$. $\blacksquare$
+
+Does the model notice? `rounded` gives a copy whose matrices hold what rounding leaves of them. We compare its loss with that of the trained model, over the
+first {{ cache_int8_tokens:,}} targets of the validation text, and ask how often both hold the same next token likeliest, given the same text. As a control, the same with whole numbers from $-3$ to $3$.
+"""
+
+# %%
+lines = validation[: 64 * (T + 1)].view(64, T + 1)  # (B, n)
+claim("cache_int8_tokens", 64 * T)
+
+
+def coarse(gpt, most):
+    """A copy with whole numbers from -most to most in its matrices."""
+    gpt = copy.deepcopy(gpt)
+    for module in gpt.modules():
+        if isinstance(module, torch.nn.Linear):
+            w = module.weight.data
+            s = w.abs().amax(dim=1, keepdim=True) / most
+            module.weight.data = (w / s).round() * s
+    return gpt
+
+
+def judge(gpt):
+    with evaluating(gpt):
+        logits = gpt(lines[:, :-1])  # (B, T, V)
+    loss = F.cross_entropy(logits.flatten(0, 1), lines[:, 1:].flatten()).item()
+    return loss, logits.argmax(-1)
+
+
+in_bytes = writer.rounded(model)
+expected = coarse(model, 127).lm_head.weight
+torch.testing.assert_close(in_bytes.lm_head.weight, expected, rtol=1e-5, atol=1e-7)
+loss, choices = judge(model)
+table = []
+for name, gpt in (("int8", in_bytes), ("three", coarse(model, 3))):
+    new_loss, new = judge(gpt)
+    same = (new == choices).double().mean().item()
+    bounds = {"int8": (-0.01, 0.01), "three": within(0.02, None)}[name]
+    claim(f"cache_{name}_costs", new_loss - loss, expected=bounds, kind="statistical")
+    bounds = {"int8": (0.97, 1.0), "three": within(None, 0.95)}[name]
+    claim(f"cache_{name}_same", same, expected=bounds, kind="statistical")
+    table.append((name, f"{new_loss - loss:+.4f}", f"{same:.1%}"))
+display.table(table, header=("weights", "loss, nats more", "same next token"))
+
+# %% [markdown]
+r"""
+In bytes, the loss moves by less than a hundredth of a nat. With seven values for a weight it does not get away so lightly.
+
+Both cures are in `writer`. A `Writer` writes the same text as `kv_cache.generate`, or, with int8, the same as the rounded model does. Here is what
+it writes beside the cache of this page. So that the compiler is done soon, the model has two blocks.
+"""
+
+# %%
+torch.manual_seed(0)
+short = GPT(replace(config, n_layer=2))
+quick = writer.Writer(short)
+slow, fast = (
+    median_seconds(lambda g=g: g(one, 200, temperature=0), 5)
+    for g in (lambda *a, **k: kv_cache.generate(short, *a, **k), quick.generate)
+)
+assert torch.equal(
+    quick.generate(one, 200, temperature=0),
+    kv_cache.generate(short, one, 200, temperature=0),
+)
+claim("cache_writer_ratio", slow / fast, kind="statistical")
+print(quick.note or f"compiled in {quick.seconds:.0f} s")
+print(f"kv_cache {200 / slow:6.0f} tokens a second")
+print(f"Writer   {200 / fast:6.0f} tokens a second")
+print(f"that is  {slow / fast:6.1f} times as fast, on: {recipes.processor()}")
+
+# %% [markdown]
+r"""
+This run was {{ cache_writer_ratio:.1f}} times as fast. Where there is no C++ compiler, the `Writer` says so in one line and writes as the cache does. What bytes gain is seen in
+larger models: `benchmarks/writing.py` measures both cures beside another library, for two sizes.
+
 ## Your turn
 
 ### 1. The cached step
@@ -748,7 +916,7 @@ exercises.check("rows-that-fit", rows_that_fit)
 r"""
 ## What this page left out
 
-Every step here copies the whole past to glue one token on. Programs that serve many readers reserve the space in advance, in small pages, and hand these out as
+`kv_cache` copies the whole past in every step, to glue one token on, and a `Writer` reserves a full window for one text. Programs that serve many readers reserve the space in advance, in small pages, and hand these out as
 texts grow ([Kwon et al. 2023](https://arxiv.org/abs/2309.06180)). And all heads keep keys and values of their own, where newer models let several heads share one pair of keys and values.
 
 We have seen what a model computes, and what of it can be kept. [The next page](12_lens.py) looks at what all these numbers mean.

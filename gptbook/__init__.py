@@ -8,7 +8,7 @@
 | 8, assembling and verifying the GPT | `model`, `verify`, `sampling` |
 | 9, training | `recipes`, `trainer`, `runs`, `checkpoint` |
 | 10, sampling | `sampling` |
-| 11, the KV cache | `kv_cache` |
+| 11, the KV cache | `kv_cache`, `writer` |
 | 12, looking inside our GPT | `lens` |
 | 14, overfitting | `copying`, `recipes` |
 | 15, byte-pair encoding | `tokenizers`, `pretrained`, `recipes` |

@@ -542,6 +542,23 @@ def test_fine_tuning_keeps_its_comments(ledger, monkeypatch, tiny_config):
     assert ledger.report() == []
 
 
+def test_the_writer_keeps_its_comments(ledger, monkeypatch, tiny_config):
+    """If this fails, page 11 shows source whose shape comments are wrong."""
+    from gptbook.model import GPT
+    from gptbook.modern import ModernConfig, ModernGPT
+
+    writer = load(ledger, monkeypatch, "writer")
+    monkeypatch.setattr(writer, "_compiled", lambda function, inputs: (function, ""))
+    idx = torch.zeros(1, 3, dtype=torch.long)
+    modern = ModernConfig(vocab_size=11, block_size=8, n_head=4, n_kv_head=2, n_embd=24, qk_norm=True)
+    newer = ModernConfig(vocab_size=11, block_size=8, n_embd=24, embedding_norm=True, activation="relu2")
+    for model in (GPT(tiny_config), ModernGPT(modern), ModernGPT(newer)):
+        for precision in writer.PRECISIONS:
+            writer.Writer(model, precision).generate(idx, tiny_config.block_size)
+    assert len(ledger.sites) > 12
+    assert ledger.report() == []
+
+
 def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     """If this fails, the shape comments that pages show with the package's source are wrong."""
     from dataclasses import asdict

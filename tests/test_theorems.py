@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gptbook import kv_cache, lens, modern
+from gptbook import kv_cache, lens, modern, writer
 from gptbook.model import GPT, Block, CausalSelfAttention, GPTConfig
 from gptbook.modern import ModernConfig, ModernGPT, rotary, rotate
 from gptbook.sampling import generate, probabilities
@@ -423,6 +423,22 @@ def test_cache_changes_nothing(config, data, seed):
         _, k, v = qkv.split(config.n_embd, dim=-1)  # (B, S+T, C) each
         torch.testing.assert_close(keys.transpose(1, 2).flatten(2), k, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(values.transpose(1, 2).flatten(2), v, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.theorem("Half a scale")
+@settings(max_examples=100, deadline=None)
+@given(width=st.integers(1, 40), size=st.sampled_from([1e-6, 0.02, 1.0, 1e6]), seed=st.integers(0, 2**31))
+def test_half_a_scale(width, size, seed):
+    """If this fails, rounding to whole numbers moves some weight farther than the page says."""
+    random = torch.Generator().manual_seed(seed)
+    weight = size * torch.randn(3, width, generator=random, dtype=torch.float64)
+    whole, scale = writer.round_rows(weight)
+    step = weight.abs().amax(dim=1, keepdim=True) / 127
+    torch.testing.assert_close(scale, step[:, 0], rtol=1e-12, atol=0)
+    assert whole.abs().max() <= 127
+    assert ((whole * step - weight).abs() <= step / 2 * (1 + 1e-9)).all()
+    if width > 9:  # the control: rounding down is another thing
+        assert ((weight / step).floor() * step - weight).abs().max() > (step / 2 * (1 + 1e-9)).min()
 
 
 def test_the_cache_needs_the_mask():
