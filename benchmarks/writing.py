@@ -1,6 +1,6 @@
 """Writing beside GPT-2 of transformers, side by side in one process: tokens a second, one text at a time, with a cache.
 
-    python benchmarks/writing.py [ROUNDS] [--json FILE]
+    python benchmarks/writing.py [ROUNDS] [--save]
 
 Two sizes, context 256: 0.8 M parameters (4 layers, 4 heads, width 128; 240 tokens after 16), and 10.6 M (6, 6, 384;
 120 after 100). GPT2LMHeadModel holds the same weights, so all must write the same greedy text; with int8 the text may
@@ -10,12 +10,11 @@ The threads are PyTorch's own (OMP_NUM_THREADS). Wanted: 3.5 times theirs at 0.8
 """
 
 import argparse
-import json
 import os
 import statistics
 import time
-from pathlib import Path
 
+import report
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -23,6 +22,11 @@ from gptbook import kv_cache, machine
 from gptbook.model import GPT, GPTConfig
 from gptbook.writer import Writer, rounded
 
+GOALS = {
+    ("0.8 M", "Writer, float32"): "at least 3.5",
+    ("10.6 M", "Writer, float32"): "at least 1.3",
+    ("10.6 M", "Writer, int8"): "at least 3",
+}
 SIZES = {  # shape, tokens of the prompt, tokens to write
     "0.8 M": (GPTConfig(block_size=256, qkv_bias=True), 16, 240),
     "10.6 M": (GPTConfig(block_size=256, n_layer=6, n_head=6, n_embd=384, qkv_bias=True), 100, 120),
@@ -106,7 +110,7 @@ def main():
     """Print the table."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("rounds", nargs="?", type=int, default=9)
-    arguments.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    arguments.add_argument("--save", action="store_true", help="keep the figures for report.py")
     arguments.add_argument("--size", choices=SIZES, help="one size alone")
     args = arguments.parse_args()
     threads = torch.get_num_threads()
@@ -122,11 +126,20 @@ def main():
             f"{row['size']:7} {row['way']:18} {row['tokens_per_second']:9,.0f} {spread:>14} {row['ratio']:6.2f} "
             f"{row['same_text']:10.3f} {row['same_next']:10.3f} {row['compiled_in']:10.1f} s"
         )
-    if args.json:
-        about = {"name": "writing", "rows": rows, "machine": machine.processor(), "threads": threads}
-        aside = args.json.with_name(args.json.name + ".part")
-        aside.write_text(json.dumps(about, indent=1), encoding="utf-8")
-        aside.replace(args.json)
+    if args.save:
+        report.save("writing", list(table(rows)), ways=rows)
+
+
+def table(rows):
+    """The lines for `report.py`."""
+    for row in rows:
+        size, way = row["size"], row["way"]
+        if way == "transformers":
+            theirs = f"{row['tokens_per_second']:,.0f} tokens/s"
+        elif way != "kv_cache":
+            ours = f"{row['tokens_per_second']:,.0f} tokens/s ({row['same_next']:.1%} the same next token)"
+            what = f"writing one text: {size} parameters, {way.removeprefix('Writer, ')}"
+            yield report.row(what, "transformers", ours, theirs, row["ratio"], GOALS.get((size, way), ""))
 
 
 if __name__ == "__main__":
