@@ -4,9 +4,11 @@
 sabotaged pages at the end show that it sees each thing that it is there to see.
 """
 
+import html
 import json
 import os
 import re
+import runpy
 from importlib import resources, util
 
 import pytest
@@ -176,6 +178,16 @@ def test_a_link_inside_the_site_keeps_the_document(visit):
         seen.page.go_back()
         seen.page.wait_for_function("(before) => document.querySelector('h1')?.innerText === before", arg=before)
         assert seen.problems == []
+
+
+def test_the_figures_of_the_benchmarks_are_on_the_page():
+    """If this fails, the page says how fast the book is, and shows nothing, or figures of another day."""
+    report = runpy.run_path(str(SITE.parent / "benchmarks" / "report.py"))
+    page = (SITE / "18_scaling" / "index.html").read_text(encoding="utf-8")
+    rows = [row for result in report["results"]() for row in result["rows"]]
+    assert rows
+    for row in rows:
+        assert row["ours"] in html.unescape(page), row["what"]
 
 
 def test_search_finds_a_heading(visit):
