@@ -428,7 +428,7 @@ for name, run in runs.items():
 display.table(
     rows,
     header=("recipe", "seconds", "tokens/s", "GFLOP/s", "share of peak"),
-    caption=f"On {large.summary['threads']} threads of: {large.summary['processor']}. Seconds of training, evaluation apart.",
+    caption=f"Threads: {large.summary['threads']}, of: {large.summary['processor']}. Seconds of training, evaluation apart.",
 )
 
 # %% [markdown]
@@ -612,9 +612,9 @@ ax.grid(axis="y", visible=False)
 
 # %% [markdown]
 r"""
-All rungs together reach {{ speed_gain:.2f}} times the speed of the plain loop on the machine that built this page. Packing the heads alone reaches {{ speed_packed:.2f}} times of it. What limits the rest? Nearly all the time goes into products of
-matrices, and no order of Python statements makes a processor multiply faster. Where it has instructions for bfloat16, products take a fraction of the time. Then everything else begins to count, and compiling pays. Where it has none, the
-plain code is close to the limit already, and little is left to gain. The last line above the picture says which of the two this machine is.
+All rungs together reach {{ speed_gain:.2f}} times the speed of the plain loop on the machine that built this page. Packing the heads alone reaches {{ speed_packed:.2f}} times that speed. What limits the rest? Nearly all the work is in products of
+matrices, and no order of Python statements makes a processor multiply faster. Where it has instructions for bfloat16, products take a fraction of the time. Then everything else begins to count, and compiling pays. Where it has none, they
+take as long as before, and less is left to gain. The last line above the picture says which of the two this machine is.
 
 ## What a loss looks like
 

@@ -8,7 +8,7 @@ The GPT of [page 8](08_gpt.py) is GPT-2, made small. Models of today still embed
 
 ## Where we start
 
-With all fields at GPT-2's choices, the second model is the first one. We copy the weights and compare.
+The package has a second model beside that of page 8, `ModernGPT`. With all fields at GPT-2's choices it is the first one. We copy the weights and compare.
 """
 
 # %%
@@ -51,7 +51,7 @@ print(f"{parameters(ours):,} parameters, and the same logits")
 
 # %% [markdown]
 r"""
-This small model has {{ today_start:,}} parameters. It is the one that we change below, one field at a time. Unlike our models of pages 8 and 9 it has biases everywhere, and one table for reading tokens and for scoring them. Both are as in GPT-2.
+This small model has {{ today_start:,}} parameters. It is the one that we change below, one field at a time. Unlike in our models of pages 8 and 9, queries, keys and values have biases too, and one table serves for reading tokens and for scoring them. Both are as in GPT-2.
 
 ## A norm without a mean
 
@@ -143,11 +143,11 @@ print(f"{biases:,} numbers in biases")
 
 # %% [markdown]
 r"""
-Two of the three kinds are wasted, then. What the others bring is small beside the matrices: here {{ today_biases:,}} numbers are in biases, {{ today_biases_share:.1%}} of the parameters, and in a wide model far less. Most newer models have none.
+Two of the three kinds are wasted, then. And all biases together are few beside the matrices: here {{ today_biases:,}} numbers, {{ today_biases_share:.1%}} of the parameters, and in a wide model far less. Most newer models have none.
 
 ## Positions that turn
 
-GPT-2 adds a vector to the stream that says "I am at place seven". For attention that is an odd thing to know. What matters is how far apart two tokens stand. Rotary positions ([Su et al. 2021](https://arxiv.org/abs/2104.09864), "RoFormer") put just this into the scores. Queries and keys are turned, by an angle that grows with their place.
+GPT-2 adds a vector to the stream that says "I am at place seven". For attention that is an odd thing to know. What matters is how far apart two tokens stand. Rotary positions ([Su et al. 2021](https://arxiv.org/abs/2104.09864), "RoFormer") put exactly this into the scores. Queries and keys are turned, by an angle that grows with their place.
 
 Take heads of two channels, a plane, and a turn of 90 degrees from each place to the next. The query is $(1, 0)$ and the key is $(3, 4)$.
 """
@@ -356,7 +356,7 @@ Nothing keeps the scores of attention small. If queries and keys grow in trainin
 
 ??? proof "Proof"
 
-    After RMSNorm the mean of the squares is at most 1, so the length is at most $\sqrt{D}$. A turn keeps it. A dot product is at most the product of the lengths, here $D$, and a score divides it by $\sqrt{D}$. In a row, one score is at most $\sqrt{D}$ and the $T - 1$ others are at least $-\sqrt{D}$. Softmax divides $e^{\sqrt{D}}$ by a sum of at least $e^{\sqrt{D}} + (T - 1)\, e^{-\sqrt{D}}$. $\blacksquare$
+    After RMSNorm the mean of the squares is at most 1, so the length is at most $\sqrt{D}$. A turn keeps it. A dot product is at most the product of the lengths, here $D$, and a score divides it by $\sqrt{D}$. The weight of a score $s$ is $e^s$ divided by the sum over the row. Divide both by $e^s$. What is left is $1$ over $1$ plus the $T - 1$ numbers $e^{s' - s}$ of the other scores $s'$. Two scores differ by at most $2\sqrt{D}$, so each of these numbers is at least $e^{-2\sqrt{D}}$. $\blacksquare$
 """
 
 # %%
@@ -427,7 +427,7 @@ display.source(ModernGPT.embed)
 r"""
 Without the norm, the very first addition is {{ today_weighs:.0%}} of the stream's size, and with it {{ today_weighs_less:.1%}}. So the token stays in the stream for longer.
 
-The second table has {{ today_untied:,}} numbers here. In a small model with a large vocabulary it would be a fifth of all or more, so such models keep it tied.
+The second table has {{ today_untied:,}} numbers here. In a small model with a large vocabulary it would be as large as a fifth of all the rest, or more. So such models keep it tied.
 """
 
 # %% [markdown]
@@ -501,7 +501,7 @@ Every run below has {{ today_steps}} steps, the same {{ today_tokens:,}} tokens 
 
 ## An optimizer for matrices
 
-Before we compare parts, we look at the step itself. Here is a model with all changes, trained by AdamW, and the gradient $G$ of one of its matrices, averaged over some batches. (From here on, $G$ is a gradient and no number of groups.) How is it spread over directions? The **singular value decomposition** answers this. It writes a matrix as a sum $\sum_i s_i\, u_i v_i^\top$, with directions $v_i$ at right angles, which go to directions $u_i$ at right angles, stretched by the singular values $s_i$.
+Before we compare parts, we look at the step itself. Here is a model with all changes but groups and gate, trained by AdamW, and the gradient $G$ of one of its matrices, averaged over some batches. (From here on, $G$ is a gradient and no number of groups.) How is it spread over directions? The **singular value decomposition** answers this. It writes a matrix as a sum $\sum_i s_i\, u_i v_i^\top$, where all $u_i$ and $v_i$ have length 1. The directions $v_i$ are at right angles to each other. They go to the directions $u_i$, at right angles too, and are stretched by the **singular values** $s_i$.
 """
 
 # %%
@@ -522,7 +522,7 @@ print("the first ten, the largest as 1:", (values / values[0])[:10].round(decima
 
 # %% [markdown]
 r"""
-Five of the 48 directions hold {{ today_few:.0%}} of the squared size. If all were alike, it would be {{ today_flat:.0%}}. The largest singular value is {{ today_ratio:.0f}} times the middle one. A step along this gradient moves the matrix far in a few directions, and hardly in the others.
+The squares of all entries of $G$ have the same sum as the squares of all $s_i$. Five of the 48 directions hold {{ today_few:.0%}} of that sum. If all were alike, it would be {{ today_flat:.0%}}. The largest singular value is {{ today_ratio:.0f}} times the middle one. A step along this gradient moves the matrix far in a few directions, and hardly in the others.
 
 What would be a better step? That depends on how we measure its size. A matrix acts on vectors. So measure a step $O$ by the most that it can stretch a vector: its largest singular value, the **spectral norm**. Among all steps of size 1, take the one along which the loss falls fastest. To first order, a step against $O$ lowers the loss by $\langle G, O\rangle$, the sum of the products of their entries.
 
@@ -530,13 +530,13 @@ Take $G = \begin{pmatrix} 2 & 1 \\ 1 & 2 \end{pmatrix}$. It stretches $(1, 1)$ b
 
 !!! theorem "The steepest step under the spectral norm"
 
-    Let $G = \sum_i s_i\, u_i v_i^\top$ be a singular value decomposition. Among all $O$ that stretch no vector by more than 1, $\langle G, O\rangle$ is largest for $O = \sum_i u_i v_i^\top = U V^\top$. There it is $\sum_i s_i$.
+    Let $G = \sum_i s_i\, u_i v_i^\top$ be a singular value decomposition. Among all $O$ that stretch no vector by more than 1, $\langle G, O\rangle$ is largest for $O = \sum_i u_i v_i^\top = U V^\top$, where the $u_i$ are the columns of $U$ and the $v_i$ those of $V$. There it is $\sum_i s_i$.
 
     Tested by `test_steepest_step_under_the_spectral_norm`.
 
 ??? proof "Proof"
 
-    $\langle G, O\rangle = \sum_i s_i\, u_i^\top O\, v_i$. The vectors $u_i$ and $v_i$ have length 1, and $O v_i$ has at most length 1. So $u_i^\top O v_i \le 1$ for each $i$, and the sum is at most $\sum_i s_i$. For $O = U V^\top$ each of these numbers is 1. And this $O$ stretches nothing: it takes the $v_i$, at right angles, to the $u_i$, at right angles and just as long. $\blacksquare$
+    $\langle G, O\rangle = \sum_i s_i\, u_i^\top O\, v_i$. The vectors $u_i$ and $v_i$ have length 1, and $O v_i$ has at most length 1. So $u_i^\top O v_i \le 1$ for each $i$, and the sum is at most $\sum_i s_i$. For $O = U V^\top$ each of these numbers is 1. And this $O$ stretches nothing: it takes the $v_i$, at right angles, to the $u_i$, at right angles and equally long. What is at right angles to all $v_i$ goes to 0. $\blacksquare$
 
 So keep the directions and set all singular values to 1 ([Bernstein and Newhouse 2024](https://arxiv.org/abs/2409.20325)).
 """
@@ -557,7 +557,7 @@ print(all_alike(G))
 
 # %% [markdown]
 r"""
-A decomposition at every step would be slow. There is a way with products of matrices alone. For $X = U S V^\top$ the product $X X^\top X$ is $U S^3 V^\top$: the directions stay, and each singular value is cubed. So take an **odd polynomial** in $X$:
+A decomposition at every step would be slow. There is a way with products of matrices alone. Write $X = U S V^\top$, with the singular values on the diagonal of $S$. Then the product $X X^\top X$ is $U S^3 V^\top$: the directions stay, and each singular value is cubed. So take an **odd polynomial** in $X$:
 
 $$ a X + b\, X X^\top X + c\, (X X^\top)^2 X . $$
 
@@ -569,6 +569,7 @@ Choose $a$, $b$ and $c$ so that small values grow fast and values near 1 stay ne
 # %%
 from gptbook import muon
 
+print(f"a = {muon.A}, b = {muon.B}, c = {muon.C}, {muon.STEPS} times")
 display.source(muon.orthogonalised)
 
 
@@ -623,9 +624,9 @@ axes[1].legend(fontsize=9, loc="lower left")
 
 # %% [markdown]
 r"""
-Five times are enough. Divide the matrix by its size, so that no singular value is above 1. Each that is above {{ today_lifted_from:.4f}} then ends between {{ today_lowest:.2f}} and {{ today_highest:.2f}}: four rounds lift it above $0.68$, and the fifth keeps everything between $0.68$ and $1.21$ in that band. It is not exactly 1. It need not be, and the steepness at zero is worth more. Of the 48 values of our gradient, {{ today_kept}} are large enough. The last few get part of the way.
+Five times are enough. First divide the matrix by the root of the sum of its squares, so that no singular value is above 1. Each that is above {{ today_lifted_from:.4f}} then ends between {{ today_lowest:.2f}} and {{ today_highest:.2f}}. Four rounds bring it between $0.68$ and $1.21$, and the fifth takes this range into the narrower one. It is not exactly 1. It need not be, and the steepness at zero is worth more. Of the 48 values of our gradient, {{ today_kept}} are large enough. What is smaller gets part of the way.
 
-The rest of Muon is short. **Momentum**: the step is made from an average of the gradients, $M \leftarrow 0.95\,M + 0.05\,G$. **Nesterov**: it looks ahead, by mixing the new gradient in once more. **Decay**: the weights shrink a little each step, as in AdamW. And a **rate factor**: a matrix with more rows than columns makes many numbers of few. If $O$ only keeps lengths, an input of $n$ numbers of size 1 gives $m$ numbers of size $\sqrt{n/m}$. The factor $\sqrt{m/n}$ makes up for it ([Bernstein 2025](https://jeremybernste.in/writing/deriving-muon)): for the first matrix of our MLP the size would be {{ today_tall:.2f}}, and the factor is 2. Queries, keys and values lie in one matrix, and are three.
+The rest of Muon is short. **Momentum**: the step is made from an average of the gradients, $M \leftarrow 0.95\,M + 0.05\,G$. **Nesterov**: it looks ahead, by mixing the new gradient in once more. **Decay**: the weights shrink a little each step, as in AdamW. And a **rate factor**: a matrix with more rows than columns makes many numbers of few. If $O$ only keeps lengths, an input of $n$ numbers of size 1 gives $m$ numbers of size $\sqrt{n/m}$. The factor $\sqrt{m/n}$ makes up for it ([Bernstein 2025](https://jeremybernste.in/writing/deriving-muon)): for the first matrix of our MLP the size would be {{ today_tall:.2f}}, and the factor is 2. A matrix with no more rows than columns has the factor 1. Queries, keys and values lie in one matrix, and Muon takes them as three.
 """
 
 # %%
@@ -716,7 +717,7 @@ With its best rate AdamW reaches {{ today_best_adamw:.2f}}, Muon {{ today_best_m
 
 ## Each change alone, and all together
 
-Now the parts. Every model is trained with Muon, with two seeds. Two runs that differ in nothing but the seed do not end at the same loss. Their difference is the **spread**, and a smaller difference between two models says nothing.
+Now the parts. Every model is trained with Muon, with two seeds. Two runs that differ in nothing but the seed do not end at the same loss. How far they lie apart is the **spread**: we take a standard deviation, from the pairs of all models. A difference of that size between two models says nothing.
 """
 
 # %%
@@ -819,7 +820,7 @@ ax.set_xlabel("loss on the development split, nats")
 r"""
 A run has a standard deviation of {{ today_spread:.3f}} nats from its seed alone. {{ today_noise_count}} of the changes cannot be told from it. Beyond it lie: {{ today_beyond}}. Rotary positions gain {{ today_rotary_gain:.2f}} nats, and all together {{ today_all_gain:.2f}}. So positions alone make up {{ today_rotary_share:.0%}} of the whole.
 
-Can a gate or a square be worse? Look at how such an MLP starts. Fresh weights have the size $0.02$ that GPT-2 chose for a width of $768$.
+Why is a gate or a square no help here? Look at how such an MLP starts. Fresh weights have the size $0.02$ that GPT-2 chose for a width of $768$.
 """
 
 # %%
@@ -840,14 +841,14 @@ assert inside["gelu"] > 0.05
 r"""
 At a width of 48 the first layer makes small numbers of them, and a product of two small numbers is smaller still. The gate begins with numbers {{ today_small_gate:.0f}} times smaller than GELU's, the square with {{ today_small_square:.0f}} times smaller ones. Such an MLP starts late, and {{ today_steps}} steps end early. The embedding norm slows the start down as well: beside a stream of size 1 the first additions weigh little, as we saw.
 
-So are they worse, and the others good for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. For a gate, Shazeer measured a few hundredths of a nat, in models thousands of times as large. And the last column is a price of its own. A step with all changes took {{ today_slower:.2f}} times as long as one with none. PyTorch has one fast operation for LayerNorm or GELU, and several small ones for turns and squares. [The book's fast recipe](#the-books-fast-recipe) has them compiled into few.
+So are these parts bad, and those within the noise good for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. For a gate, Shazeer measured a few hundredths of a nat, in models thousands of times as large. And the last column is a price of its own. A step with all changes took {{ today_slower:.2f}} times as long as one with none. PyTorch has one fast operation for LayerNorm or GELU, and several small ones for turns and squares. [The book's fast recipe](#the-books-fast-recipe) has them compiled into few.
 """
 
 # %% [markdown]
 r"""
 ## The book's fast recipe
 
-These choices, and Muon, make the recipe `shakespeare`. It was chosen on the development split. Now it is trained on the whole training part, and the validation text is looked at once. Beside it stands the recipe of page 9, with the classic model and AdamW.
+All changes but groups and gate, with Muon, make the recipe `shakespeare`. It was chosen on the development split. Now it is trained on the whole training part, and the validation text is looked at once. Beside it stands the recipe of page 9, with the classic model and AdamW.
 """
 
 # %%
@@ -886,7 +887,7 @@ display.table(
         "tokens a second",
     ),
     caption="Loss over the whole validation split, in nats a character. "
-    f"{fast.summary['threads']} threads of: {fast.summary['processor']}.",
+    f"Threads: {fast.summary['threads']}, of: {fast.summary['processor']}.",
 )
 
 # %% tags=["hide-input"]
@@ -900,7 +901,8 @@ claim(
 )
 claim("today_fast_bits", summary["val_bits_per_byte"], kind="statistical")
 claim("today_fast_seconds", summary["seconds"], kind="statistical")
-claim("today_fast_threads", summary["threads"])
+threads = summary["threads"]
+claim("today_fast_threads", "one thread" if threads == 1 else f"{threads} threads")
 claim("today_fast_rate", summary["gflops"], kind="statistical")
 claim("today_fast_peak", summary["peak_gflops"], kind="statistical")
 compiled = summary["compile_seconds"] > 0
@@ -922,7 +924,7 @@ assert summary["precision"] in ("bfloat16", "float32")
 
 # %% [markdown]
 r"""
-On text that nobody chose anything by, the fast recipe has a loss of {{ today_fast_loss:.2f}} nats, which is {{ today_fast_gain:.2f}} below that of `step-5`, with about as many parameters. The training took {{ today_fast_seconds:.0f}} seconds on {{ today_fast_threads}} threads.
+On text that nobody chose anything by, the fast recipe has a loss of {{ today_fast_loss:.2f}} nats, which is {{ today_fast_gain:.2f}} below that of `step-5`, with about as many parameters. The training took {{ today_fast_seconds:.0f}} seconds on {{ today_fast_threads}}.
 
 What did the machine have to do with it? {{ today_fast_precision}} {{ today_fast_compiled}} By the count of [page 9](09_training.py), the training reached {{ today_fast_rate:.0f}} billion operations a second. A plain product of two large matrices in 32 bits reaches {{ today_fast_peak:.0f}} on the same machine.
 
@@ -1039,7 +1041,7 @@ display.table(
 
 # %% [markdown]
 r"""
-The same class, and {{ today_bits_real:.2f}} bits against {{ today_bits_ours:.2f}}. On its own kind of text ours needs {{ today_fast_bits:.2f}}. The parts are alike. The rest is size, and above all what was read.
+The same class, and {{ today_bits_real:.2f}} bits against {{ today_bits_ours:.2f}}. On its own kind of text ours needs {{ today_fast_bits:.2f}}. The parts are alike. The rest is size, and what was read.
 """
 
 # %% [markdown]
@@ -1151,7 +1153,7 @@ r"""
 
     Compute $X X^\top$ once in each round.
 
-Check yours with `exercises.check("newton-schulz", alike)`. Then look at the singular values of what it makes of a random matrix, with the three numbers of the page.
+Check yours with `exercises.check("newton-schulz", alike)`. Then look at the singular values of what it makes of a random matrix, with the three numbers of the page, `muon.A`, `muon.B` and `muon.C`.
 """
 
 

@@ -60,7 +60,7 @@ $10 C$. Around the blocks stand the two tables, the last norm and the unembeddin
 
 Not every parameter is a weight of a product. Looking up a row of a table multiplies nothing. And there are products without parameters:
 attention multiplies queries by keys, and weights by values. Each of the two costs $2 T C$ operations forward for a token that
-looks at $T$, in each block. Hidden ones are computed too, and then thrown away.
+looks at $T$, in each block. Hidden scores are computed too, and then thrown away.
 """
 
 # %%
@@ -353,7 +353,7 @@ claim("scale_intensity_many", many, (45.0, 46.0), kind="tolerance")
 print(f"copying: {bandwidth / 1e9:.1f} billion bytes a second")
 print(f"best product: {peak / 1e9:.1f} GFLOP/s")
 
-# %% tags=["hide-input"] alt="A roofline in double logarithmic axes: the rate of matrix products over their operations for each byte. A slope rises from the left and ends in a flat line. Two products of one token stand at the far left, low on the slope or a little above it. The products of our model and of the larger recipe stand on the right, under the flat line." caption="Products of matrices under the roof of this machine, one thread. Left of the corner the memory is the limit, right of it the processor."
+# %% tags=["hide-input"] alt="A roofline in double logarithmic axes: the rate of matrix products over their operations for each byte. A slope rises from the left and ends in a flat line. Two products of one token stand at the far left, low on the slope or a little above it. The products of our model and of the larger recipe stand on the right, under the flat line." caption="Products of matrices under the roof of this machine, one thread. Left of the corner the memory is the limit, right of it the processor. The numbers are those of the table below."
 fig, ax = display.figure(5.4, 3.4)
 xs = [0.2, peak / bandwidth, 600.0]
 ax.plot(xs, [min(peak, bandwidth * v) / 1e9 for v in xs], color=display.GREY)
@@ -405,11 +405,11 @@ A GFLOP/s is a billion operations a second. The best product here reached {{ sca
 {{ scale_ridge:.0f}}.
 
 In training, all tokens of a batch share each weight. Our model's products have an intensity of about {{ scale_intensity_many:.0f}}: the memory can wait. When one token is
-written with a [cache](11_cache.py), every weight is fetched for a single multiplication and a single addition. That is an intensity of {{ scale_intensity_one:.1f}}, wherever the model runs, and no faster processor helps. Fewer bytes do, and so do more
+written with a [cache](11_cache.py), every weight is fetched for a single multiplication and a single addition. In float32 that is an intensity of {{ scale_intensity_one:.1f}}, wherever the model runs, and no faster processor helps. Fewer bytes do, and so do more
 rows at once.
 
 A point above the slope is no mistake of measurement. The slope is that of the main memory. The matrices of our small model fit into the processor's own cache, and come from there
-much faster. The matrix of width `4096` has 64 million bytes, more than most caches hold.
+much faster. The matrix of width `4096` has 67 million bytes, more than most caches hold.
 
 The operations that we did not count are on this slope too. Adding two numbers reads eight bytes, writes four, and makes one operation. So a norm or a GELU takes about as long as moving its tensor
 to the processor and back, several times over.
@@ -466,7 +466,7 @@ assert abs(full.item()) < 1e-3
 
 # %% [markdown]
 r"""
-At {{ bf16_count:.0f}} the next number of bfloat16 is two further, so adding one changes nothing. And a weight of {{ bf16_weight:.0f}} does not feel an update of a thousandth, however often
+At {{ bf16_count:.0f}} the next number of bfloat16 is two further. One more lies in the middle, and is rounded back. And a weight of {{ bf16_weight:.0f}} does not feel an update of a thousandth, however often
 it comes. Updates *are* that small. So two things must stay in float32: sums of many numbers, and the weights that the optimizer changes, the **master weights**.
 A product may take its factors in bfloat16, as long as it adds up in float32 inside.
 
@@ -514,7 +514,7 @@ for name, kind in types.items():
 r"""
 The products came out in bfloat16, and the rest stayed. The logits moved by at most {{ bf16_logits_off:.1%}} of their spread.
 
-Is it faster? Only on a processor with instructions for it. Others have to imitate them, and that is far slower than float32. The setting `precision="auto"` of the trainer asks the
+Is it faster? Only on a processor with instructions for it. Others have to imitate them, and are slower than with float32. The setting `precision="auto"` of the trainer asks the
 processor, and so do we.
 """
 
@@ -545,7 +545,7 @@ display.source(engine.make)
 
 # %% [markdown]
 r"""
-So compiling helps what stands *between* the products, and the modern block of [page 16](16_pretrained.py) has a lot of that: norms, turns by position, squares. How many operations are there in one step of a small
+So compiling helps what stands *between* the products, and the modern block of [page 17](17_today.py) has a lot of that: norms, turns by position, squares. How many operations are there in one step of a small
 one? Forward there are seven products: four in attention, two in the MLP, and the unembedding. And what does it bring here, with one thread? Where there is no compiler, the plain code serves, and the line below says so.
 """
 
@@ -644,7 +644,7 @@ The mean of the two halves' gradients is that of the whole batch. With six rows 
 
 ??? proof "Proof"
 
-    A gradient is linear. The mean loss over share $p$ is $\frac{1}{n_p} \sum_{i \in p} \ell_i$, so $n_p g_p = \sum_{i \in p} \nabla \ell_i$. Add these up over all shares, and divide by $N$:
+    The gradient of a sum is the sum of the gradients. The mean loss over share $p$ is $\frac{1}{n_p} \sum_{i \in p} \ell_i$, so $n_p g_p = \sum_{i \in p} \nabla \ell_i$. Add these up over all shares, and divide by $N$:
     $\sum_p \frac{n_p}{N} g_p = \frac{1}{N} \sum_i \nabla \ell_i$, the gradient of the whole. With $n_p = N / P$ all factors are $\frac{1}{P}$.
 
     Now let one share have $n_p \neq N / P$ rows. Take losses with $\nabla \ell_i = v \neq 0$ on this share, and 0 elsewhere. The gradient of the whole is $\frac{n_p}{N} v$, and the mean is
@@ -666,7 +666,7 @@ display.source(parallel.average_gradients)
 
 # %% [markdown]
 r"""
-Adam then makes the same update everywhere, and the copies stay equal. Only the first process measures, prints and writes. Dropout is the exception: each
+AdamW then makes the same update everywhere, and the copies stay equal. Only the first process measures, prints and writes. Dropout is the exception: each
 process draws masks of its own, so with it a run of two is as good as a run of one, and not the same.
 
 Here is a program that trains our model for fifty steps, and says what the loss was at each.
@@ -684,11 +684,13 @@ def peak():
     "The most memory that this process held, in bytes."
     if sys.platform == "linux":
         with open("/proc/self/status") as file:
-            line = next(line for line in file if line.startswith("VmHWM"))
-        return 1024 * int(line.split()[1])
+            for line in file:
+                if line.startswith("VmHWM"):  # some sandboxes leave it out
+                    return 1024 * int(line.split()[1])
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS counts bytes
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most  # macOS counts bytes
 
 before = peak()
 tokens = torch.load(sys.argv[1])
@@ -756,7 +758,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 apart = max(abs(a - b) for a, b in zip(alone["losses"], first["losses"], strict=True))
 claim("parallel_steps", len(first["losses"]), expected=50)
-claim("parallel_losses_apart", apart, (0.0, 1e-6), kind="tolerance")
+claim("parallel_losses_apart", apart, (0.0, 1e-5), kind="tolerance")
 assert first["losses"] == second["losses"]
 assert first["weights"] == second["weights"]
 assert alone["losses"][0] > alone["losses"][-1] + 0.5
@@ -766,7 +768,7 @@ print(f"largest difference     {apart:.1e}")
 
 # %% tags=["hide-input"]
 memory = claim(
-    "scale_peak_memory", alone["peak"] / 2**20, (50, 1024), kind="statistical"
+    "scale_peak_memory", alone["peak"] / 2**20, (50, 4096), kind="statistical"
 )
 claim("scale_before_memory", alone["before"] / 2**20, (0, memory), kind="statistical")
 speed = alone["tokens_per_second"]
