@@ -717,7 +717,7 @@ With its best rate AdamW reaches {{ today_best_adamw:.2f}}, Muon {{ today_best_m
 
 ## Each change alone, and all together
 
-Now the parts. Every model is trained with Muon, with two seeds. Two runs that differ in nothing but the seed do not end at the same loss. How far they lie apart is the **spread**: we take a standard deviation, from the pairs of all models. A difference of that size between two models says nothing.
+Now the parts. Every model is trained with Muon, with two seeds. Two runs that differ in nothing but the seed do not end at the same loss. How far they lie apart is the **spread**: we take a standard deviation, from the pairs of all models. A difference of that size between two models says nothing. (The mean of two runs varies less than a run does, and the difference of two such means as much as a run.)
 """
 
 # %%

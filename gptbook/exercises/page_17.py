@@ -80,6 +80,12 @@ RMS_MISTAKES = (
      lambda x, g, eps: x.double() * (x.double().square().mean(dim=-1, keepdim=True) + eps).sqrt() * g),
     ("the mean of the absolute values is taken: asked for is the root of the mean of the squares", _rms_wrong(power=1)),
     ("the gain is added to 1 before it multiplies: it is the factor itself", lambda x, g, eps: _rms(x, 1 + g, eps)),
+    ("the vector is divided by its standard deviation, which takes the mean off inside: take the mean of the squares",
+     lambda x, g, eps: x.double() / (x.double().var(dim=-1, keepdim=True, correction=0) + eps).sqrt() * g),
+    ("the vector is divided by its standard deviation, and by C - 1 inside: take the mean of the squares",
+     lambda x, g, eps: x.double() / (x.double().var(dim=-1, keepdim=True) + eps).sqrt() * g),
+    ("the gain is multiplied in before the norm: it comes after",
+     lambda x, g, eps: _rms(x * g, torch.ones_like(g), eps)),
 )  # fmt: skip
 
 
@@ -125,6 +131,21 @@ def _side_by_side(x, base, start):
     return torch.cat((right[:, 0::2], right[:, 1::2]), dim=1)
 
 
+def _overwritten(x, base, start):
+    right = _turned(x, base, start)
+    T, D = x.shape
+    angle = torch.arange(start, start + T)[:, None] * base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    first = right[:, 0::2]
+    return torch.stack((first, first * angle.sin() + x[:, 1::2].double() * angle.cos()), -1).flatten(1)
+
+
+def _in_degrees(x, base, start):
+    T, D = x.shape
+    angle = torch.arange(start, start + T)[:, None] * base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    angle, a, b = angle * math.pi / 180, x[:, 0::2].double(), x[:, 1::2].double()
+    return torch.stack((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1).flatten(1)
+
+
 def _no_minus(x, base, start):
     T, D = x.shape
     angle = torch.arange(start, start + T)[:, None] * base ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
@@ -141,11 +162,15 @@ ROTARY_MISTAKES = (
     ("the places are counted from 1: the first row stands at start itself", _turned_wrong(first=1)),
     ("all pairs turn at the same speed: pair i turns by the base to the power -2i/D", _turned_wrong(power=0)),
     ("the exponent is -i/D: for pair i it is -2i/D", _turned_wrong(power=1)),
+    ("the exponent is -4i/D: for pair i it is -2i/D, with the 2 once", _turned_wrong(power=4)),
     ("later pairs turn faster: the exponent is negative", _turned_wrong(power=-2)),
     ("the base has no effect, or is taken as 10000", lambda x, base, start: _turned(x, 10000.0, start)),
     ("the turned pairs are put side by side, all first channels and then all second ones: put each back in its place",
      _side_by_side),
     ("a sign is missing: this is no turn, for it does not keep lengths", _no_minus),
+    ("the second channel of a pair is made from the first one as turned already: keep the old one for it",
+     _overwritten),
+    ("the angles are taken as degrees: they are radians, which sin and cos ask for", _in_degrees),
 )  # fmt: skip
 
 
@@ -182,6 +207,22 @@ def _grouped_wrong(**changes):
     return lambda *case: _grouped(*case, **changes)
 
 
+def _grouped_at_once(q, k, v, *, axis=-1, hidden_first=True, future=True):
+    """All heads at once, with places where a wrong version puts something else."""
+    repeats = len(q) // len(k)
+    q, k, v = q.double(), k.double().repeat_interleave(repeats, 0), v.double().repeat_interleave(repeats, 0)
+    scores = q @ k.mT / math.sqrt(q.size(-1))
+    ones = torch.ones(scores.shape[1:], dtype=torch.bool)
+    hidden = ones.triu(1) if future else ones.tril(-1)
+    if hidden_first:
+        return torch.softmax(scores.masked_fill(hidden, -1e9), dim=axis) @ v
+    return torch.softmax(scores, dim=axis).masked_fill(hidden, 0.0) @ v
+
+
+def _grouped_at_once_wrong(**changes):
+    return lambda *case: _grouped_at_once(*case, **changes)
+
+
 GROUPED_MISTAKES = (
     ("the groups go round, 0, 1, 2, 0, 1, 2: heads that share a group stand next to each other, so repeat each group "
      "before the next one", _grouped_wrong(group=lambda h, H, G: h % G)),
@@ -195,6 +236,13 @@ GROUPED_MISTAKES = (
     ("the scores are divided by D, not by its root", _grouped_wrong(scale=lambda D: D)),
     ("keys and values changed places: scores are made with keys, and the average is of values",
      lambda q, k, v: _grouped(q, v, k)),
+    ("softmax goes along the wrong axis: the weights of each query add up to 1, along the last axis",
+     _grouped_at_once_wrong(axis=1)),
+    ("the mask comes after softmax: the weights left no longer add up to 1",
+     _grouped_at_once_wrong(hidden_first=False)),
+    ("the mask hides the past: it hides what comes later", _grouped_at_once_wrong(future=False)),
+    ("a head is divided by G to find its group: divide it by the heads in a group, H / G",
+     _grouped_wrong(group=lambda h, H, G: min(h // G, G - 1))),
 )  # fmt: skip
 
 
@@ -231,6 +279,10 @@ BYTES_MISTAKES = (
     ("queries are counted as well: they are not kept", _bytes_wrong(kinds=3)),
     ("every head of queries is given keys of its own: there are G groups of them",
      _bytes_wrong(width=lambda c: c.n_embd)),
+    ("every head of queries is given keys of its own, and keys or values are left out",
+     _bytes_wrong(kinds=1, width=lambda c: c.n_embd)),
+    ("queries are counted as well, C for each token: they are not kept",
+     lambda c, t, s: _bytes(c, t, s) + _bytes(c, t, s, kinds=1, width=lambda c: c.n_embd)),
     ("one group only is counted: there are G", _bytes_wrong(width=lambda c: c.head_size)),
     ("a group's keys have D numbers each: the width of a head is missing", _bytes_wrong(width=lambda c: c.kv_heads)),
     ("a group's keys have D numbers each, and D is a part of C", _bytes_wrong(width=lambda c: c.kv_heads * c.n_embd)),
@@ -286,6 +338,13 @@ def _by_svd_wrong(**changes):
     return lambda *case: _by_svd(*case, **changes)
 
 
+def _entry_by_entry(G, steps, a, b, c):
+    X = G.double() / G.double().norm()
+    for _ in range(steps):
+        X = a * X + b * X**3 + c * X**5
+    return X
+
+
 SCHULZ_MISTAKES = (
     ("the matrix is not divided by its size first", _by_svd_wrong(size=lambda S: 1.0)),
     ("the matrix is divided by its largest singular value: asked for is the root of the sum of its squares",
@@ -304,6 +363,10 @@ SCHULZ_MISTAKES = (
     ("the number of rounds is 5 whatever `steps` says", lambda G, steps, *abc: _by_svd(G, 5, *abc)),
     ("the singular values are all made 1: asked for is the iteration, which brings them near to it",
      _by_svd_wrong(cubic=lambda S, a, b, c: torch.ones_like(S))),
+    ("the last term has X Xᵀ once: it has its square", _by_svd_wrong(cubic=lambda S, a, b, c: a * S + (b + c) * S**3)),
+    ("the last term has X Xᵀ three times: it has its square",
+     _by_svd_wrong(cubic=lambda S, a, b, c: a * S + b * S**3 + c * S**7)),
+    ("each entry is put through the polynomial: X Xᵀ is a product of matrices", _entry_by_entry),
     ("the result is divided by its size in every round: only the first matrix is",
      _by_svd_wrong(cubic=lambda S, a, b, c: (a * S + b * S**3 + c * S**5)
                    / (a * S + b * S**3 + c * S**5).norm())),

@@ -44,6 +44,15 @@ OPERATIONS_MISTAKES = (
      lambda L, C, T, V: _operations(L, C, T, V, pair=0) + 6 * L * (T + 1) * C),
     ("the unembedding is missing: V C weights", _other(head=0)),
     ("the tables of the embedding are counted: looking up a row multiplies nothing", _other(tables=1)),
+    ("all parameters are counted, tables, biases and norms too: only weights of products count",
+     lambda L, C, T, V: _operations(L, C, T, V, tables=1) + 6 * (10 * L * C + 2 * C)),
+    ("that is 6 N with all parameters: tables, biases and norms are in no product, and attention has some without any",
+     lambda L, C, T, V: _operations(L, C, T, V, tables=1, pair=0) + 6 * (10 * L * C + 2 * C)),
+    ("biases and norms are counted: only weights of products count",
+     lambda L, C, T, V: _operations(L, C, T, V) + 6 * 10 * L * C),
+    ("biases and norms are counted: only weights of products count",
+     lambda L, C, T, V: _operations(L, C, T, V) + 6 * (10 * L * C + 2 * C)),
+    ("attention's two products are counted twice: each takes 2 T C operations forward", _other(pair=24)),
     ("the MLP is missing: 8 C² in each block, beside the 4 C² of attention", _other(block=4)),
     ("the matrices of attention are missing: 4 C² in each block, beside the 8 C² of the MLP", _other(block=8)),
     ("the projection of attention is missing: C² in each block", _other(block=11)),
@@ -82,6 +91,10 @@ ROOF_MISTAKES = (
     ("you return seconds: the operations by them are the rate", lambda n, m, p, b: max(n / p, m / b)),
     ("computing and moving are added up: they go on at the same time, and the slower of the two counts",
      lambda n, m, p, b: n / (n / p + m / b)),
+    ("you return the lower of two times, in seconds: asked for is a rate, and the longer time decides",
+     lambda n, m, p, b: min(n / p, m / b)),
+    ("you return operations for each byte, at most those of the corner: times the bandwidth, it is the rate",
+     lambda n, m, p, b: min(p / b, n / m)),
     ("you return operations for each byte: times the bandwidth, that is one of the two limits",
      lambda n, m, p, b: n / m),
     ("the bandwidth has no effect: it times the operations for each byte is one of the two limits",
@@ -132,6 +145,13 @@ def _half_down(n):
     return math.copysign(math.ceil(abs(n) - 0.5), n)
 
 
+def _cut_exponent(x):
+    if x == 0:
+        return 0.0
+    unit = 2.0 ** (int(math.log2(abs(x))) - 7)
+    return round(x / unit) * unit
+
+
 ROUND_MISTAKES = (
     ("the last bits are cut off, and not rounded: take the nearer of the two neighbours",
      lambda x: _rounded(x, way=math.trunc)),
@@ -147,6 +167,9 @@ ROUND_MISTAKES = (
      lambda x: _rounded(x, 7)),
     ("nine binary digits are kept: there are eight, and the leading one is among them", lambda x: _rounded(x, 9)),
     ("eleven binary digits are kept: that is the other type with 16 bits, float16", lambda x: _rounded(x, 11)),
+    ("eight decimal digits are kept: they are binary ones", lambda x: float(f"{x:.8g}")),
+    ("the power of two is wrong for numbers below 1: the logarithm was cut towards zero, and must be rounded down",
+     _cut_exponent),
     ("nothing is rounded: the number came back as it was", lambda x: x),
     ("digits behind the point are counted, whatever the size of the number: count from its first binary digit",
      lambda x: round(x * 128) / 128),
@@ -191,6 +214,8 @@ COMBINED_MISTAKES = (
      lambda gs, ns: sum(n * g for g, n in zip(gs, ns, strict=True)) / len(ns)),
     ("the weights are upside down: a share with more rows counts for more, not for less",
      lambda gs, ns: sum(g / n for g, n in zip(gs, ns, strict=True)) / sum(1 / n for n in ns)),
+    ("the weighted gradients are divided by the rows of the largest share: divide by the number of all rows",
+     lambda gs, ns: sum(n * g for g, n in zip(gs, ns, strict=True)) / max(ns)),
     ("each gradient is divided by its rows: it is a mean over them already",
      lambda gs, ns: sum(g / n for g, n in zip(gs, ns, strict=True))),
     ("the sum is divided by the number of all rows: each gradient is a mean, so weigh it with its rows first",

@@ -81,6 +81,16 @@ def rotate_without_sign(x, base, start):
     return torch.stack((a * angles.cos() + b * angles.sin(), a * angles.sin() + b * angles.cos()), -1).flatten(1)
 
 
+def rotate_over_itself(x, base, start):
+    """The second channel is made from the first as it is after its turn."""
+    T, D = x.shape
+    angles = torch.arange(start, start + T)[:, None] * base ** (-torch.arange(0, D, 2) / D)
+    x = x.clone()
+    x[:, 0::2] = x[:, 0::2] * angles.cos() - x[:, 1::2] * angles.sin()
+    x[:, 1::2] = x[:, 0::2] * angles.sin() + x[:, 1::2] * angles.cos()
+    return x
+
+
 # --- grouped-queries ---
 
 
@@ -100,6 +110,33 @@ def grouped_by_views(q, k, v):
     scores = q.view(G, H // G, T, D) @ k.mT[:, None] / D**0.5
     scores = scores + torch.full((T, T), -math.inf).triu(1)
     return (scores.softmax(-1) @ v[:, None]).view(H, T, D)
+
+
+def scored(q, k, v):
+    """The scores of all heads, their values, and what a row may read."""
+    k, v = (part.repeat_interleave(len(q) // len(part), dim=0) for part in (k, v))
+    scores = q @ k.mT / math.sqrt(q.size(-1))
+    return scores, v, torch.ones(scores.shape[1:], dtype=torch.bool).tril()
+
+
+def grouped_by_columns(q, k, v):
+    scores, v, seen = scored(q, k, v)
+    return scores.masked_fill(~seen, -math.inf).softmax(dim=1) @ v
+
+
+def grouped_and_then_masked(q, k, v):
+    scores, v, seen = scored(q, k, v)
+    return scores.softmax(dim=-1) * seen @ v
+
+
+def grouped_with_the_past_hidden(q, k, v):
+    scores, v, seen = scored(q, k, v)
+    return scores.masked_fill(~seen.T, -math.inf).softmax(dim=-1) @ v
+
+
+def by_the_number_of_groups(x, n):
+    """Head h reads group h // G, or the last one where that is too many."""
+    return x[[min(h // len(x), len(x) - 1) for h in range(n * len(x))]]
 
 
 def grouping(repeat=None, hide=1, scale=math.sqrt, values=None):
@@ -213,6 +250,12 @@ WRONG = {
         (lambda x, g, eps: x * (x.square().mean(-1, keepdim=True) + eps).sqrt() * g, "is multiplied by the root"),
         (lambda x, g, eps: x / (x.abs().mean(-1, keepdim=True) + eps) * g, "absolute values"),
         (lambda x, g, eps: rms_norm(x, 1 + g, eps), "added to 1"),
+        (
+            lambda x, g, eps: x / (x.var(-1, keepdim=True, correction=0) + eps).sqrt() * g,
+            "the mean off inside",
+        ),
+        (lambda x, g, eps: x / (x.var(-1, keepdim=True) + eps).sqrt() * g, "standard deviation, and by C - 1"),
+        (lambda x, g, eps: rms_norm(x * g, 1.0, eps), "in before the norm"),
         (rms_in_place, "changes what it was given"),
         (lambda x, g, eps: rms_norm(x, g, eps).flatten()[:3], "must have the shape"),
         (lambda x, g, eps: 1.1 * rms_norm(x, g, eps), "is off by"),
@@ -230,6 +273,9 @@ WRONG = {
         (turning(speed=lambda i, D, base: 1e4 ** (-2 * i / D)), "the base has no effect"),
         (turning(join=lambda a, b: torch.cat((a, b), dim=1)), "side by side"),
         (rotate_without_sign, "a sign is missing"),
+        (turning(speed=lambda i, D, base: base ** (-4 * i / D)), "the exponent is -4i/D"),
+        (turning(speed=lambda i, D, base: base ** (-2 * i / D) * math.pi / 180), "taken as degrees"),
+        (rotate_over_itself, "as turned already"),
         (lambda x, base, start: rotate(x, base, start).T, "must have the shape"),
         (lambda x, base, start: rotate(x, base, start) + 0.1, "is off by"),
         (lambda x, base, start: x.mul_(2) / 2, "changes what it was given"),
@@ -244,6 +290,10 @@ WRONG = {
         (grouping(scale=lambda D: 1.0), "not divided by the root"),
         (grouping(scale=lambda D: D), "divided by D, not by its root"),
         (lambda q, k, v: grouped(q, v, k), "keys and values changed places"),
+        (grouped_by_columns, "along the wrong axis"),
+        (grouped_and_then_masked, "the mask comes after"),
+        (grouped_with_the_past_hidden, "hides the past"),
+        (grouping(repeat=by_the_number_of_groups), "is divided by G"),
         (lambda q, k, v: grouped(q, k, v).transpose(0, 1), "must have the shape"),
         (lambda q, k, v: grouped(q, k, v) * 0.9, "is off by"),
         (lambda q, k, v: grouped(q.mul_(2), k, v), "changes what it was given"),
@@ -258,6 +308,8 @@ WRONG = {
         (cache(width=lambda c: c.kv_heads * c.n_embd), "a part of C"),
         (cache(width=lambda c: c.n_head // c.kv_heads * c.head_size), "heads that share a group"),
         (cache(layers=lambda c: 1), "one layer only"),
+        (cache(kinds=1, width=lambda c: c.n_embd), "keys or values are left out"),
+        (cache(kinds=1, width=lambda c: c.n_embd + 2 * c.kv_heads * c.head_size), "C for each token"),
         (lambda c, tokens, size: cache_bytes(c, 1, size), "tokens has no effect"),
         (lambda c, tokens, size: cache_bytes(c, c.block_size, size), "a full window"),
         (lambda c, tokens, size: cache_bytes(c, tokens, 1), "the answer is in bytes"),
@@ -278,6 +330,9 @@ WRONG = {
         (schulz(rounds=lambda steps: steps + 1), "one round too many"),
         (schulz(rounds=lambda steps: 1), "one round only"),
         (schulz(rounds=lambda steps: 5), "whatever `steps` says"),
+        (schulz(step=lambda X, g, a, b, c: a * X + b * g @ X + c * g @ X), "has X Xᵀ once"),
+        (schulz(step=lambda X, g, a, b, c: a * X + b * g @ X + c * g @ g @ g @ X), "has X Xᵀ three times"),
+        (schulz(step=lambda X, g, a, b, c: a * X + b * X**3 + c * X**5), "each entry"),
         (lambda G, *rest: alike(G, 40, 1.875, -1.25, 0.375), "all made 1"),
         (alike_in_place, "changes what it was given"),
         (lambda G, *rest: alike(G, *rest).T, "must have the shape"),
