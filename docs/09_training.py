@@ -605,7 +605,7 @@ bars = ax.barh(
     color=display.BLUE,
     height=0.6,
 )
-ax.bar_label(bars, [f" {speeds[name]:,.0f}" for name in rungs_of_speed[::-1]])
+ax.bar_label(bars, [f"{speeds[name]:,.0f}" for name in rungs_of_speed[::-1]], padding=4)
 ax.set_xlim(0, 1.2 * max(speeds.values()))
 ax.set_xlabel("tokens a second")
 ax.grid(axis="y", visible=False)
