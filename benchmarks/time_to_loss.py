@@ -146,8 +146,8 @@ def main():
                 f"{row['tokens_per_second']:9,.0f} {row['compilation']:9.1f} {row['evaluation']:8.1f}",
                 flush=True,
             )
-    if chosen.save:
-        report.save("time to loss", list(table(rows, measure)), measure=measure, runs=rows)
+            if chosen.save:  # what is known so far: the rest takes long
+                report.save("time to loss", list(table(rows, measure)), nanoGPT=measure, runs=rows)
 
 
 def table(runs: list[dict], measure: dict):
