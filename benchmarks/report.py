@@ -6,6 +6,7 @@ Each benchmark leaves its figures in `benchmarks/results/`, if it is given `--sa
 README, between its two marks.
 """
 
+import html
 import json
 import os
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RESULTS, README = HERE / "results", HERE.parent / "README.md"
 BEGIN, END = "<!-- benchmarks/report.py writes from here -->", "<!-- to here -->"
+LONG = 40  # characters in a cell from which on it keeps a width on a phone
 HEADER = ("what", "peer", "ours", "theirs", "ratio", "goal")
 
 
@@ -49,22 +51,45 @@ def cells(line: dict) -> list[str]:
     return [line["what"], line["peer"], line["ours"], line["theirs"], ratio, line["goal"]]
 
 
-def markdown(found: list[dict]) -> str:
-    """The table in Markdown, one for each machine, with a line on which it was."""
+def tables(found: list[dict]):
+    """A table for each machine: what is said of it, and the lines as cells."""
     machines = {}
     for result in found:
         low = "with" if result["bfloat16"] else "without"
         key = f"{result['machine']}, {low} instructions for bfloat16, {result['threads']} threads"
         machines.setdefault(key, []).append(result)
-    parts = []
     for key, group in machines.items():
-        lines = [cells(line) for result in group for line in result["rows"]]
-        dates = sorted({result["date"] for result in group})
-        parts.append(f"Measured on {' and '.join(dates)}: {key}.\n")
-        parts.append("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
+        dates = " and ".join(sorted({result["date"] for result in group}))
+        yield f"Measured on {dates}: {key}.", [cells(line) for result in group for line in result["rows"]]
+
+
+def markdown(found: list[dict]) -> str:
+    """The tables in Markdown, for the README."""
+    parts = []
+    for caption, lines in tables(found):
+        parts.append(f"{caption}\n\n| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
         parts += ["| " + " | ".join(line) + " |" for line in lines]
         parts.append("")
     return "\n".join(parts)
+
+
+def page(found: list[dict]) -> str:
+    """The tables in HTML, as the book shows its tables."""
+    parts = []
+    for caption, lines in tables(found):
+        head = "".join(f"<th>{name}</th>" for name in HEADER)
+        rows = []
+        for line in lines:
+            kinds = ['class="num"' if name == "ratio" else "" for name in HEADER]
+            kinds = ['class="long"' if len(cell) > LONG else kind for cell, kind in zip(line, kinds, strict=True)]
+            inner = "".join(f"<td {k}>{html.escape(c)}</td>" for c, k in zip(line, kinds, strict=True))
+            rows.append(f"<tr>{inner}</tr>")
+        parts.append(
+            f'<div class="output html" tabindex="0" data-search-exclude><table class="book-table">'
+            f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(rows)}</tbody></table></div>"
+        )
+    return "\n\n".join(parts)
 
 
 def main():

@@ -392,9 +392,9 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def _benchmarks() -> str:
-    """The figures that the benchmarks left, as the README has them."""
+    """The figures that the benchmarks left, those of the README."""
     report = runpy.run_path(str(build.root / "benchmarks" / "report.py"))
-    return report["markdown"](report["results"]())
+    return report["page"](report["results"]())
 
 
 def _foot(page, files) -> str:
