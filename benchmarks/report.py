@@ -48,7 +48,8 @@ def results() -> list[dict]:
 def cells(line: dict) -> list[str]:
     """A line's cells, as text."""
     ratio = "" if line["ratio"] is None else f"{line['ratio']:.2f}"
-    return [line["what"], line["peer"], line["ours"], line["theirs"], ratio, line["goal"]]
+    goal = line["goal"].replace("at least", "≥").replace("at most", "≤").replace(" ", "\N{NO-BREAK SPACE}")
+    return [line["what"], line["peer"], line["ours"], line["theirs"], ratio, goal]
 
 
 def tables(found: list[dict]):

@@ -137,8 +137,9 @@ def table(rows):
         if way == "transformers":
             theirs = f"{row['tokens_per_second']:,.0f} tokens/s"
         elif way != "kv_cache":
-            ours = f"{row['tokens_per_second']:,.0f} tokens/s ({row['same_next']:.1%} the same next token)"
-            what = f"writing one text: {size} parameters, {way.removeprefix('Writer, ')}"
+            ours = f"{row['tokens_per_second']:,.0f} tokens/s"
+            same = f"{row['same_next']:.1%} of next tokens the same"
+            what = f"writing: {size} parameters, {way.removeprefix('Writer, ')}, {same}"
             yield report.row(what, "transformers", ours, theirs, row["ratio"], GOALS.get((size, way), ""))
 
 
