@@ -158,9 +158,9 @@ def table(runs: list[dict], measure: dict):
         ours = f"{statistics.mean(losses):.4f}"
         if len(losses) > 1:
             ours += f" ({losses[0]:.4f} to {losses[-1]:.4f}, {len(losses)} seeds)"
-        what = f"loss after {max(run['seconds'] for run in group):.1f} s of training"
-        beside = f"{measure['loss']:.4f} after {measure['seconds']:.1f} s"
-        yield report.row(what, "nanoGPT's small recipe", ours, beside, None, f"at most {group[0]['goal']:.4f}")
+        what = f"loss after {max(run['seconds'] for run in group):.0f} s of training"
+        beside = f"{measure['loss']:.4f} at {measure['seconds']:.0f} s"
+        yield report.row(what, "nanoGPT", ours, beside, None, f"at most {group[0]['goal']:.4f}")
 
 
 if __name__ == "__main__":

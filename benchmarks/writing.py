@@ -131,15 +131,14 @@ def main():
 
 
 def table(rows):
-    """The lines for `report.py`."""
+    """The lines for `report.py`, with the share of next tokens that are the same."""
     for row in rows:
         size, way = row["size"], row["way"]
         if way == "transformers":
             theirs = f"{row['tokens_per_second']:,.0f} tokens/s"
         elif way != "kv_cache":
             ours = f"{row['tokens_per_second']:,.0f} tokens/s"
-            same = f"{row['same_next']:.1%} of next tokens the same"
-            what = f"writing: {size} parameters, {way.removeprefix('Writer, ')}, {same}"
+            what = f"writing: {size}, {way.removeprefix('Writer, ')}, {row['same_next']:.1%} same"
             yield report.row(what, "transformers", ours, theirs, row["ratio"], GOALS.get((size, way), ""))
 
 
