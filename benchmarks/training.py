@@ -137,14 +137,14 @@ def main(checkout: str, rounds: int = 15, save: bool = False):
             "GPT, float32": lambda: ours(CLASSIC, tokens),
             "GPT, float32, compiled": lambda: ours(CLASSIC, tokens, compile=True),
             "modern, float32, compiled": lambda: ours(MODERN, tokens, compile=True),
-            "modern with Muon, float32, compiled": lambda: ours(MODERN, tokens, compile=True, optimizer="muon"),
+            "modern, Muon, float32, compiled": lambda: ours(MODERN, tokens, compile=True, optimizer="muon"),
         }
         if low:
             makers |= {
                 "GPT, bfloat16": lambda: ours(CLASSIC, tokens, "bfloat16"),
                 "GPT, bfloat16, compiled": lambda: ours(CLASSIC, tokens, "bfloat16", True),
                 "modern, bfloat16, compiled": lambda: ours(MODERN, tokens, "bfloat16", True),
-                "modern with Muon, bfloat16, compiled": lambda: ours(MODERN, tokens, "bfloat16", True, "muon"),
+                "modern, Muon, bfloat16, compiled": lambda: ours(MODERN, tokens, "bfloat16", True, "muon"),
             }
         runs, compilations = {}, {}
         for name, make in makers.items():
