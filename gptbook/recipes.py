@@ -51,22 +51,22 @@ PRESETS = {
     ),
 }  # fmt: skip
 
-TRAINING = {  # precision "auto": half the digits and twice the speed, where the processor has instructions for it
+TRAINING = {
     "step-5": TrainConfig(
         batch_size=12, steps=3300, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=100, schedule="cosine",
-        weight_decay=0.1, betas=(0.9, 0.99), clip=1.0, eval_every=300, snapshots=(0, 50, 300, 900), precision="auto",
+        weight_decay=0.1, betas=(0.9, 0.99), clip=1.0, eval_every=300, snapshots=(0, 50, 300, 900),
     ),
     "lets-build": TrainConfig(
         batch_size=16, steps=3000, learning_rate=1e-3, eval_every=300, random_batches=50,
-        snapshots=(0, 50, 300, 900), precision="auto",
+        snapshots=(0, 50, 300, 900),
     ),
     "lets-build-bpe": TrainConfig(  # as much work as lets-build: its tokens cost more each, for the larger unembedding
         batch_size=16, steps=2183, learning_rate=1e-3, eval_every=300, random_batches=50,
-        snapshots=(0, 50, 300, 900), precision="auto",
+        snapshots=(0, 50, 300, 900),
     ),
     "under-the-hood": TrainConfig(
         batch_size=32, steps=1000, learning_rate=2e-3, eval_every=100,
-        snapshots=(0, 50, 100, 200, 300, 400, 500, 700), precision="auto",
+        snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
     "shakespeare": TrainConfig(
         batch_size=16, steps=2000, learning_rate=5e-3, warmup_steps=100, schedule="linear", weight_decay=0.1,
