@@ -6,7 +6,6 @@ Each benchmark leaves its figures in `benchmarks/results/`, if it is given `--sa
 README, between its two marks.
 """
 
-import html
 import json
 import os
 import time
@@ -15,7 +14,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 RESULTS, README = HERE / "results", HERE.parent / "README.md"
 BEGIN, END = "<!-- benchmarks/report.py writes from here -->", "<!-- to here -->"
-LONG = 40  # characters in a cell from which on it keeps a width on a phone
 HEADER = ("what", "peer", "ours", "theirs", "ratio", "goal")
 
 
@@ -76,21 +74,10 @@ def markdown(found: list[dict]) -> str:
 
 def page(found: list[dict]) -> str:
     """The tables in HTML, as the book shows its tables."""
-    parts = []
-    for caption, lines in tables(found):
-        head = "".join(f"<th>{name}</th>" for name in HEADER)
-        rows = []
-        for line in lines:
-            kinds = ['class="num"' if name == "ratio" else "" for name in HEADER]
-            kinds = ['class="long"' if len(cell) > LONG else kind for cell, kind in zip(line, kinds, strict=True)]
-            inner = "".join(f"<td {k}>{html.escape(c)}</td>" for c, k in zip(line, kinds, strict=True))
-            rows.append(f"<tr>{inner}</tr>")
-        parts.append(
-            f'<div class="output html" tabindex="0" data-search-exclude><table class="book-table">'
-            f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead>"
-            f"<tbody>{''.join(rows)}</tbody></table></div>"
-        )
-    return "\n\n".join(parts)
+    from gptbook import display
+
+    shown = (display.table(lines, HEADER, caption)._repr_html_() for caption, lines in tables(found))
+    return "\n\n".join(f'<div class="output html" tabindex="0" data-search-exclude>{table}</div>' for table in shown)
 
 
 def main():
