@@ -7,7 +7,7 @@ models that it loaded, and the versions of what shapes an output (`dependencies.
 
 import asyncio
 import base64
-import copy
+import contextlib
 import functools
 import hashlib
 import json
@@ -81,7 +81,7 @@ class Runner:
 
     def corpora(self, paths: list[Path]) -> set[str]:
         """The texts that these pages used when they last ran."""
-        entries = (self._entry(path, _read(path)) for path in paths)
+        entries = (self._entry(path, _read(path, self.cache)) for path in paths)
         return {name for entry in entries if entry for name in entry["needs"]["corpora"]}
 
     def wanted(self, paths: list[Path], world: World) -> set[str]:
@@ -89,7 +89,7 @@ class Runner:
         return {
             name
             for path in paths
-            if self.assets.get(path) and not self._remembered(path, _read(path), world)[0]
+            if self.assets.get(path) and not self._remembered(path, _read(path, self.cache), world)[0]
             for name in self.assets[path]
         }
 
@@ -106,7 +106,7 @@ class Runner:
         places = asyncio.Semaphore(self.workers)
 
         async def one(path: Path) -> Page:
-            notebook = _read(path)
+            notebook = _read(path, self.cache)
             entry, files = self._remembered(path, notebook, world)
             if entry:
                 return self._page(path, notebook, entry, files=files)
@@ -118,7 +118,9 @@ class Runner:
             async with places:
                 return await self._execute(path, notebook, world)
 
-        return await asyncio.gather(*map(one, paths))
+        # From the last page on: later ones take longer, and one that begins when the others are done runs alone.
+        pages = await asyncio.gather(*map(one, reversed(paths)))
+        return pages[::-1]
 
     def _key(self, notebook) -> str:
         code = [[cell.source, cell.metadata.get("tags", [])] for cell in _code_cells(notebook)]
@@ -316,13 +318,23 @@ def first_line(text: str, source: str, notebook, at: int) -> int:
     return text.count("\n", 0, position - len(source)) + 1
 
 
-def _read(path: Path):
-    return copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
+def _read(path: Path, cache: Path):
+    """The page as a notebook; a parse is kept beside the outputs, because it takes longer than all else of a page."""
+    return nbformat.from_dict(
+        json.loads(_parsed(path.read_text(encoding="utf-8"), cache / "parsed" / f"{path.stem}.json"))
+    )
 
 
 @functools.lru_cache(maxsize=64)  # a build asks three times for each page
-def _parsed(text: str):
-    return jupytext.reads(text, fmt="py:percent")
+def _parsed(text: str, kept: Path) -> str:
+    mark = hashlib.sha256(f"{jupytext.__version__} {text}".encode()).hexdigest()
+    with contextlib.suppress(OSError, ValueError):
+        of, _, notebook = kept.read_text(encoding="utf-8").partition("\n")
+        if of == f"{mark} {hashlib.sha256(notebook.encode()).hexdigest()}":  # whole, and of this text
+            return notebook
+    notebook = json.dumps(jupytext.reads(text, fmt="py:percent"))
+    write_aside(kept, f"{mark} {hashlib.sha256(notebook.encode()).hexdigest()}\n{notebook}")
+    return notebook
 
 
 def _code_cells(notebook) -> list:
