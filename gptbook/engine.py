@@ -76,21 +76,31 @@ def make(model, loss_fn, precision: str = "float32", compile: bool = False, exam
     if not compile:
         return Engine(loss, dtype)
     start = time.perf_counter()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        fast, note = compiled(loss, lambda fast: fast(*example).backward())
+    for parameter in model.parameters():
+        parameter.grad = None
+    return Engine(loss, dtype, note=note) if note else Engine(fast, dtype, True, time.perf_counter() - start)
+
+
+def compiled(function, attempt, **options):
+    """A function compiled by PyTorch, for the shapes of the first call, which `attempt(fast)` makes; and no note.
+
+    Or None, where that fails, and one line on why. `options` are those of torch.compile. The function must be the
+    caller's own: its code is exchanged.
+    """
+    # PyTorch keeps what it compiled with a function's code, which all functions made at one place would share.
+    function.__code__ = function.__code__.replace()
     try:
-        # PyTorch keeps what it compiled with a function's code, which all functions made here would share.
-        loss.__code__ = loss.__code__.replace()
-        fast = torch.compile(loss, dynamic=False)
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), warnings.catch_warnings():
+        fast = torch.compile(function, dynamic=False, **options)
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fast(*example).backward()
+            attempt(fast)
     except Exception as error:  # whatever the compiler's parts raise: it is a help, not a need
         torch.compiler.reset()
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return Engine(loss, dtype, note=f"not compiled, and slower for it ({why[:100]})")
-    finally:
-        for parameter in model.parameters():
-            parameter.grad = None
-    return Engine(fast, dtype, True, time.perf_counter() - start)
+        return None, f"not compiled, and slower for it ({why[:100]})"
+    return fast, ""
 
 
 def keep_memory():
