@@ -15,6 +15,7 @@ The package has a second model beside that of page 8, `ModernGPT`. With all fiel
 import math
 import statistics
 import time
+from collections import Counter
 from dataclasses import fields, replace
 
 import torch
@@ -421,13 +422,79 @@ claim(
 )
 untied = parameters(ModernGPT(replace(gpt2, tied=False))) - parameters(ours)
 claim("today_untied", untied, expected=65 * 48)
-display.source(ModernGPT.embed)
 
 # %% [markdown]
 r"""
 Without the norm, the very first addition is {{ today_weighs:.0%}} of the stream's size, and with it {{ today_weighs_less:.1%}}. So the token stays in the stream for longer.
 
 The second table has {{ today_untied:,}} numbers here. In a small model with a large vocabulary it would be as large as a fifth of all the rest, or more. So such models keep it tied.
+
+## Several tokens at a time
+
+After `t` often comes `h`, and after `th` often `e`. A model learns such habits through attention, and spends its first hundreds of steps on the shortest of them. A table can say them at once. So each position gets, besides the row of its token, a row for the last two tokens together, one for the last three, and so on. Such a run of $n$ tokens is an **n-gram**. [Pagnoni et al. 2024](https://arxiv.org/abs/2412.09871) do this with bytes, [Huang et al. 2025](https://arxiv.org/abs/2501.16975) with pieces of words.
+
+A row for every run of four characters would be {{ today_grams_possible:,}} rows, and most of these runs never occur. So each length has a table of only $R$ rows, and a rule says which of them to take, a **hash**. Ours reads the tokens as the digits of a number in base $V + 1$. The digit $V$ stands for "the text begins after this". The row is the remainder when that number is divided by $R$. Different runs can share a row. Then the row learns mostly from the frequent one.
+
+A token at position $t$ looks at tokens $t - n + 1$ to $t$, and at none that comes later. The rows of all lengths are put side by side, and one matrix makes $C$ numbers of them, which are added to the embedding.
+"""
+
+# %%
+from gptbook.tokenizers import CharTokenizer
+
+corpus = corpora.load("tinyshakespeare")
+known = corpus.name == "tinyshakespeare"
+tokenizer = CharTokenizer.train(corpus.text, vocab_size=65)
+training_part, _ = data.encoded(corpus.text, tokenizer)  # validation stays unseen
+
+
+def within(low, high):
+    """Bounds for a number of this text; nothing is known of another text's."""
+    return (low, high) if known else None
+
+
+V, R = 65, modern.ModernConfig().ngram_rows
+
+
+def place(tokens, rows):
+    """The row of a run of tokens in its table."""
+    number = 0
+    for token in tokens:
+        number = number * (V + 1) + token
+    return number % rows
+
+
+grams = replace(gpt2, ngrams=4)
+model = ModernGPT(grams)
+word = tokenizer.encode("the")
+by_hand = [place(word[-2:], R), place(word, R), place([V, *word], R)]
+looked_up = model.ngrams.places(torch.tensor([word]))[0, -1]  # (N-1,)
+assert looked_up.tolist() == [row + i * R for i, row in enumerate(by_hand)]
+for n, row in zip((2, 3, 4), by_hand, strict=True):
+    print(f"the last {n} tokens, at the end of 'the': row {row:,} of {R:,}")
+
+seen = [set(map(tuple, training_part.unfold(0, n, 1).tolist())) for n in (2, 3, 4)]
+alone = []
+for runs in seen:
+    times = Counter(place(run, R) for run in runs)
+    alone.append(sum(times[place(run, R)] == 1 for run in runs) / len(runs))
+for n, runs, share in zip((2, 3, 4), seen, alone, strict=True):
+    print(
+        f"{n} tokens: {len(runs):,} different runs, {share:.0%} have a row of their own"
+    )
+claim("today_grams_possible", V**4)
+claim("today_grams_rows", R)
+claim("today_grams_pairs", alone[0], expected=1.0)
+claim("today_grams_seen", len(seen[-1]), within(10_000, None))
+claim("today_grams_alone", alone[-1], within(0, 0.5))
+more = parameters(model) - parameters(ours)
+claim("today_grams_more", more, expected=3 * (R * 64 + 64 * 48))
+display.source(modern.Ngrams)
+
+# %% [markdown]
+r"""
+Every pair of characters has a row of its own, since $(V + 1)^2$ is below $R$. Of the {{ today_grams_seen:,}} runs of four characters in the training text only {{ today_grams_alone:.0%}} do.
+
+What does it cost? Hardly any time: a row is looked up, and nothing is multiplied with the rest of the table. But it costs memory. The three tables and their matrix have {{ today_grams_more:,}} numbers, far more than all the blocks of this small model. And a row that is met twice in a text can learn those two places by heart. So the tables **decay**: at each step every row shrinks by a small share, by far more than the matrices do. Only what the text confirms again and again stays.
 """
 
 # %% [markdown]
@@ -438,12 +505,6 @@ Which of these changes pay? We train small models on Shakespeare and look at the
 """
 
 # %%
-from gptbook.tokenizers import CharTokenizer
-
-corpus = corpora.load("tinyshakespeare")
-known = corpus.name == "tinyshakespeare"
-tokenizer = CharTokenizer.train(corpus.text, vocab_size=65)
-training_part, _ = data.encoded(corpus.text, tokenizer)  # validation stays unseen
 fit, development = data.development_split(training_part)
 development = development[: 800 * 32 + 1]
 
@@ -456,6 +517,7 @@ adamw = trainer.TrainConfig(
     weight_decay=0.1,
     betas=(0.9, 0.95),
     clip=1.0,
+    table_decay=1.0,
 )
 
 
@@ -474,11 +536,7 @@ def run(config, training, seed):
     return model, trainer.evaluate(model, development).loss, took
 
 
-def within(low, high):
-    """Bounds for a number of this text; nothing is known of another text's."""
-    return (low, high) if known else None
-
-
+few_rows = {"ngrams": 3, "ngram_rows": 4421, "ngram_width": 16}
 everything = replace(
     gpt2,
     norm="rms",
@@ -489,6 +547,7 @@ everything = replace(
     qk_norm=True,
     embedding_norm=True,
     tied=False,
+    **few_rows,
 )
 claim("today_steps", adamw.steps)
 claim("today_tokens", adamw.steps * adamw.batch_size * 32)
@@ -732,6 +791,7 @@ changes = {
     "QK norm": {"qk_norm": True},
     "embedding norm": {"embedding_norm": True},
     "untied head": {"tied": False},
+    "n-grams": few_rows,
 }
 losses, milliseconds, counts = {}, {}, {}
 for name, change in [*changes.items(), ("all but groups and gate", None)]:
@@ -899,6 +959,13 @@ claim(
     within(0.1, None),
     kind="statistical",
 )
+tables = fast.model.ngrams
+claim(
+    "today_fast_tables",
+    parameters(tables) / (parameters(fast.model) - parameters(tables)),
+    kind="statistical",
+)
+claim("today_fast_reads", tables.lengths)
 claim("today_fast_bits", summary["val_bits_per_byte"], kind="statistical")
 claim("today_fast_seconds", summary["seconds"], kind="statistical")
 threads = summary["threads"]
@@ -924,7 +991,7 @@ assert summary["precision"] in ("bfloat16", "float32")
 
 # %% [markdown]
 r"""
-On text that nobody chose anything by, the fast recipe has a loss of {{ today_fast_loss:.2f}} nats, which is {{ today_fast_gain:.2f}} below that of `step-5`, with about as many parameters. The training took {{ today_fast_seconds:.0f}} seconds on {{ today_fast_threads}}.
+On text that nobody chose anything by, the fast recipe has a loss of {{ today_fast_loss:.2f}} nats, which is {{ today_fast_gain:.2f}} below that of `step-5`. Its blocks have about as many parameters. Its tables of n-grams have {{ today_fast_tables:.0f}} times as many, of which a token reads {{ today_fast_reads}} rows. The training took {{ today_fast_seconds:.0f}} seconds on {{ today_fast_threads}}.
 
 What did the machine have to do with it? {{ today_fast_precision}} {{ today_fast_compiled}} By the count of [page 9](09_training.py), the training reached {{ today_fast_rate:.0f}} billion operations a second. A plain product of two large matrices in 32 bits reaches {{ today_fast_peak:.0f}} on the same machine.
 

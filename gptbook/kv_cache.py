@@ -17,9 +17,13 @@ from gptbook.sampling import check_request, evaluating, next_token
 
 @dataclass(frozen=True, eq=False)  # tensors have no equality that is one truth value
 class Cache:
-    """Keys and values of T tokens, a pair for each block: (B, H, T, D) each, or (B, G, T, D) of a ModernGPT."""
+    """Keys and values of T tokens, a pair for each block: (B, H, T, D) each, or (B, G, T, D) of a ModernGPT.
+
+    `last` are the tokens that n-grams of the next ones need, (B, N-1); None for a model without n-grams.
+    """
 
     layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    last: torch.Tensor | None = None
 
     def __len__(self):
         """T: how many tokens the cache holds."""
@@ -82,7 +86,8 @@ def attention(attn, x, kept=None):
 
 def _modern_forward(model, idx, cache):
     """`forward` of a ModernGPT: G heads are kept for H that ask, and keys are kept as they were turned."""
-    x, turn = model.embed(idx, start=0 if cache is None else len(cache))
+    last = None if cache is None else cache.last
+    x, turn = model.embed(idx, 0 if cache is None else len(cache), last)
     layers = []
     for i, block in enumerate(model.h):
         q, k, v = block.attn.project(block.ln_1(x), turn)
@@ -91,7 +96,10 @@ def _modern_forward(model, idx, cache):
         layers.append((k, v))
         x = x + block.attn.c_proj(block.attn.read(block.attn.weights(q, k), v))  # (B, T, C)
         x = x + block.mlp.c_proj(block.mlp.inside(block.ln_2(x)))  # (B, T, C)
-    return model.lm_head(model.ln_f(x)), Cache(tuple(layers))
+    if model.ngrams is not None:
+        nothing = idx.new_full((idx.size(0), model.ngrams.lengths), model.ngrams.nothing)  # (B, N-1)
+        last = torch.cat((nothing if last is None else last, idx), dim=1)[:, -model.ngrams.lengths :]
+    return model.lm_head(model.ln_f(x)), Cache(tuple(layers), last)
 
 
 def _check(cache, config, rows):
@@ -101,6 +109,9 @@ def _check(cache, config, rows):
     heads = config.kv_heads if isinstance(config, ModernConfig) else config.n_head
     L, shape = config.n_layer, (rows, heads, S, config.n_embd // config.n_head)
     held = {tuple(tensor.shape) for layer in cache.layers for tensor in layer}
+    tokens = getattr(config, "ngrams", 1) - 1
+    if (None if cache.last is None else tuple(cache.last.shape)) != ((rows, tokens) if tokens else None):
+        raise ValueError("the cache is of a model with other n-grams: it goes with the model that it was made from")
     if len(cache.layers) != L or held != {shape}:
         raise ValueError(
             f"the cache holds {len(cache.layers)} layers of shape {', '.join(map(str, sorted(held)))}, model and idx "
@@ -143,11 +154,13 @@ def multiply_adds(config, tokens: int, kept: int = 0) -> int:
 
     `tokens` new ones after `kept` old ones, counted as the code computes them, hidden scores too: 12 L C^2 + V C for
     each new token, and 2 C for each pair of a new token with one of all in each of the L blocks. The matrices of a
-    block of a ModernConfig are 2 C^2 + 2 C G D + 2 C inner, and C inner more with a gate.
+    block of a ModernConfig are 2 C^2 + 2 C G D + 2 C inner, and C inner more with a gate; its n-grams take their width
+    times C for each length.
     """
     C, L, V = config.n_embd, config.n_layer, config.vocab_size
-    block = 12 * C**2
+    block, first = 12 * C**2, 0
     if isinstance(config, ModernConfig):
         mlp = (3 if config.activation in GATES else 2) * C * config.inner
         block = 2 * C**2 + 2 * C * config.kv_heads * config.head_size + mlp
-    return tokens * (L * block + V * C) + 2 * L * C * tokens * (kept + tokens)
+        first = (config.ngrams - 1) * config.ngram_width * C
+    return tokens * (first + L * block + V * C) + 2 * L * C * tokens * (kept + tokens)

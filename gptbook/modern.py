@@ -3,10 +3,11 @@
 Four things are exchanged, each by one field of the configuration: how a vector is normalised (RMSNorm), how a position
 is told (rotary), how many heads share a key and a value (grouped queries), and what stands between the two layers of
 the MLP (a gate). With none of them this is the GPT of page 8. With all of them it is a Llama, and SmolLM2 is one.
-Four more, later than that, are off unless asked for: a square behind the ReLU, norms without a gain, a norm for queries
-and keys, and one for the embedding.
+Five more, later than that, are off unless asked for: a square behind the ReLU, norms without a gain, a norm for queries
+and keys, one for the embedding, and an embedding of the last few tokens together.
 
-Shapes as in `model.py`, and G heads of keys and values, each read by H / G heads of queries.
+Shapes as in `model.py`, and G heads of keys and values, each read by H / G heads of queries; N tokens are looked up
+together, at most.
 """
 
 import math
@@ -33,6 +34,7 @@ class ModernConfig:
     width inside the MLP (None: four times n_embd, with a gate two thirds of that, so that its three matrices weigh as
     much as two). `activation` is "swiglu" or "geglu", with a gate, or one of ACTIVATIONS, without. `gain` gives each
     norm a factor a channel; `qk_norm` divides each query and key by its size, `embedding_norm` the embedding.
+    The last 2 to `ngrams` tokens are looked up together in tables of `ngram_rows` rows and `ngram_width` columns each.
     Raises ValueError or TypeError naming the field that makes no sense.
     """
 
@@ -54,9 +56,15 @@ class ModernConfig:
     gain: bool = True
     qk_norm: bool = False
     embedding_norm: bool = False
+    ngrams: int = 1
+    ngram_rows: int = 16381
+    ngram_width: int = 64
 
     def __post_init__(self):
-        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_kv_head", "n_embd", "n_inner"):
+        for name in (
+            "vocab_size", "block_size", "n_layer", "n_head", "n_kv_head", "n_embd", "n_inner", "ngrams", "ngram_rows",
+            "ngram_width",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is None and name in ("n_kv_head", "n_inner"):
                 continue
@@ -212,6 +220,37 @@ class MLP(nn.Module):
         return self.activation(self.c_gate(x)) * self.c_fc(x)  # (B, T, inner)
 
 
+class Ngrams(nn.Module):
+    """What the last 2 to N tokens together add to the stream, for each of tokens idx (B, T): (B, T, C).
+
+    There are V^n rows of n tokens, more than a table can have. Each length has a table of R rows, and rows of tokens
+    share one where the remainders of their numbers are the same. Pagnoni et al. 2024, "Byte Latent Transformer".
+    """
+
+    def __init__(self, config: ModernConfig):
+        super().__init__()
+        self.lengths, self.rows, self.nothing = config.ngrams - 1, config.ngram_rows, config.vocab_size
+        self.table = nn.Embedding(self.lengths * self.rows, config.ngram_width)  # all tables, one below the other
+        self.mix = Linear(self.lengths * config.ngram_width, config.n_embd, bias=False)
+
+    def forward(self, idx, before=None):
+        return self.mix(self.table(self.places(idx, before)).flatten(2))  # (B, T, C)
+
+    def places(self, idx, before=None):
+        """The row of each length for each of tokens idx (B, T) that follow `before` (B, N-1): (B, T, N-1).
+
+        A token V stands where nothing is; that is everywhere before idx, if `before` is None.
+        """
+        before = idx.new_full((idx.size(0), self.lengths), self.nothing) if before is None else before
+        text = torch.cat((before, idx), dim=1)  # (B, N-1+T)
+        number, places = text, []
+        for i in range(self.lengths):
+            # Tokens as the digits of a number in base V + 1, and the remainder of that; a prime R mixes them best.
+            number = (number[:, :-1] * (self.nothing + 1) + text[:, i + 1 :]) % self.rows
+            places.append(number[:, -idx.size(1) :] + i * self.rows)  # (B, T)
+        return torch.stack(places, dim=-1)
+
+
 def norm(config: ModernConfig) -> nn.Module:
     """A norm over the C channels; RMSNorm divides by the root of the mean square, no more: Zhang and Sennrich 2019."""
     if config.norm == "rms":
@@ -250,6 +289,7 @@ class ModernGPT(nn.Module):
             cos, sin = rotary(config)
             self.register_buffer("cos", cos, persistent=False)  # (T, pairs)
             self.register_buffer("sin", sin, persistent=False)  # (T, pairs)
+        self.ngrams = Ngrams(config) if config.ngrams > 1 else None
         self.ln_e = norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -263,6 +303,8 @@ class ModernGPT(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
+            elif name == "ngrams.mix.weight":  # so that all n-grams together begin as large as a token's embedding
+                nn.init.normal_(parameter, std=parameter.size(1) ** -0.5)
             elif parameter.dim() == 2:
                 # N(0, 0.02), and less for what is added to the stream, as in GPT-2.
                 added = name.endswith("c_proj.weight")
@@ -276,14 +318,17 @@ class ModernGPT(nn.Module):
             x = block(x, turn)  # (B, T, C)
         return self.lm_head(self.ln_f(x))  # (B, T, V)
 
-    def embed(self, idx, start: int = 0):
+    def embed(self, idx, start: int = 0, before=None):
         """The stream (B, T, C) of tokens idx (B, T) at positions start, start + 1, ..., and how these are turned.
 
-        A turn is a pair (cos, sin), (T, D/2) each; None where positions are learned, and in the stream already.
+        A turn is a pair (cos, sin), (T, D/2) each; None where positions are learned, and in the stream already. The N-1
+        tokens `before` (B, N-1) are for the n-grams, with V where nothing is; None at the start of a text.
         """
-        here = slice(start, start + idx.size(1))
+        here, x = slice(start, start + idx.size(1)), self.wte(idx)  # (B, T, C)
+        if self.ngrams is not None:
+            x = x + self.ngrams(idx, before)  # (B, T, C)
         if self.config.positions == "learned":
-            return self.ln_e(self.wte(idx) + self.wpe.weight[here]), None
-        return self.ln_e(self.wte(idx)), (self.cos[here], self.sin[here])
+            return self.ln_e(x + self.wpe.weight[here]), None
+        return self.ln_e(x), (self.cos[here], self.sin[here])
 
     _check = GPT._check

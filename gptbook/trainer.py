@@ -34,7 +34,8 @@ class TrainConfig:
     falls from there to `min_learning_rate`, which the last step has. `clip` bounds the norm of the whole gradient.
 
     With the optimizer "muon", AdamW keeps what is no matrix of a block, and the matrices have a rate of their own, with
-    the same schedule. `precision` and `compile` are for `engine.make`.
+    the same schedule. The tables of n-grams, where a model has them, decay at a rate of their own, `table_decay`.
+    `precision` and `compile` are for `engine.make`.
     Losses are measured every `eval_every` steps, and weights kept after each of the steps in `snapshots`.
     `random_batches` above 0 adds the estimate from so many random batches. Raises ValueError or TypeError naming the
     field that makes no sense.
@@ -55,6 +56,7 @@ class TrainConfig:
     seed: int = 1337
     optimizer: str = "adamw"
     matrix_learning_rate: float = 0.015
+    table_decay: float = 0.0
     precision: str = "float32"
     compile: bool = False
 
@@ -63,7 +65,7 @@ class TrainConfig:
             _whole(name, getattr(self, name), least)
         for name in ("warmup_steps", "random_batches", "seed"):
             _whole(name, getattr(self, name), 0)
-        for name in ("learning_rate", "min_learning_rate", "weight_decay", "matrix_learning_rate"):
+        for name in ("learning_rate", "min_learning_rate", "weight_decay", "matrix_learning_rate", "table_decay"):
             _number(name, getattr(self, name))
         for name in ("learning_rate", "matrix_learning_rate"):
             if getattr(self, name) <= 0:
@@ -153,14 +155,18 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     A group's learning rate is that of the schedule times its "factor", 1 where it has none.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
+    settings = {"lr": config.learning_rate, "betas": config.betas}
+    settings["fused"] = all(p.device.type in ("cpu", "cuda") for p in parameters)
+    tables = [p for name, p in model.named_parameters() if name == "ngrams.table.weight" and p.requires_grad]
+    rare = [{"params": tables, "weight_decay": config.table_decay}] if tables else []
     if config.optimizer == "adamw":
-        groups = optimizer_groups(model, config.weight_decay)
-        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
+        first, rest = optimizer_groups(model, config.weight_decay)
+        rest["params"] = [p for p in rest["params"] if all(p is not table for table in tables)]
+        return torch.optim.AdamW([first, rest, *rare], **settings)
     groups = matrix_groups(model)
-    matrices = {id(p) for group in groups for p in group["params"]}
-    rest = [p for p in parameters if id(p) not in matrices]
-    adamw = torch.optim.AdamW(rest, lr=config.learning_rate, betas=config.betas, weight_decay=0.0, fused=fused)
+    elsewhere = {id(p) for group in [*groups, *rare] for p in group["params"]}
+    rest = [{"params": [p for p in parameters if id(p) not in elsewhere], "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(rest + rare, **settings)
     muon = Muon(
         groups,
         lr=config.matrix_learning_rate,

@@ -12,14 +12,13 @@ What it leaves out: several rows at a time, other devices, and space that grows 
 import copy
 import math
 import time
-import warnings
 from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from gptbook import kv_cache
+from gptbook import engine, kv_cache
 from gptbook.model import GPT
 from gptbook.modern import ModernGPT, rotate
 from gptbook.sampling import check_request, next_token
@@ -126,11 +125,14 @@ class Writer:
         for mine, kept in zip(self._cache, (t for layer in cache.layers for t in layer), strict=True):
             mine[:, : idx.size(1)] = kept[0]
         self._hidden.fill_(-math.inf)[: idx.size(1)] = 0
+        if cache.last is not None:
+            self._tokens[1:] = cache.last[0]
         return logits[0, -1]
 
     def step(self, token, position: int):
         """Go on with a token (1,) at a position: the logits after it (V,)."""
-        self._token.copy_(token)
+        self._tokens[:-1] = self._tokens[1:].clone()
+        self._tokens[-1:] = token
         self._position.fill_(position)
         self._hidden[position] = 0
         return self._run(*self._inputs)
@@ -142,13 +144,17 @@ class Writer:
         G, D = getattr(config, "kv_heads", config.n_head), config.n_embd // config.n_head
         self._cache = [torch.zeros(G, config.block_size, D) for _ in range(2 * config.n_layer)]  # (G, T, D) each
         self._hidden = torch.zeros(config.block_size)  # (T,), added to scores: -inf where nothing is written yet
-        self._token, self._position = (torch.zeros(1, dtype=torch.long) for _ in range(2))
-        self._inputs = (*self._shelf.tensors, self._hidden, self._token, self._position, *self._cache)
+        self._tokens = torch.zeros(getattr(config, "ngrams", 1), dtype=torch.long)  # (N,), the last the newest
+        self._position = torch.zeros(1, dtype=torch.long)
+        self._inputs = (*self._shelf.tensors, self._hidden, self._tokens, self._position, *self._cache)
 
-    def _step(self, floats, words, hidden, token, position, *cache):
-        """The logits (V,) after one token (1,) at a position (1,); its keys and values go into the cache."""
+    def _step(self, floats, words, hidden, tokens, position, *cache):
+        """The logits (V,) after the last of tokens (N,) at a position (1,); its keys and values go into the cache."""
         model, shelf = self.model, _Shelf(self._shelf.places, self._shelf.packed, (floats, words))
-        x = shelf.get("wte.weight")[token][0]  # (C,)
+        x = shelf.get("wte.weight")[tokens[-1:]][0]  # (C,)
+        if (ngrams := getattr(model, "ngrams", None)) is not None:
+            places = ngrams.places(tokens[None, -1:], tokens[None, :-1])[0, 0]  # (N-1,)
+            x = x + shelf.linear("ngrams.mix", shelf.get("ngrams.table.weight")[places].flatten())  # (C,)
         if (wpe := shelf.get("wpe.weight")) is not None:
             x = x + wpe[position][0]  # (C,)
         if not isinstance(embedding_norm := getattr(model, "ln_e", nn.Identity()), nn.Identity):
@@ -257,16 +263,8 @@ def _compiled(function, inputs):
     def step(*tensors):
         return function(*tensors)
 
-    step.__code__ = step.__code__.replace()  # what was compiled is kept with the code, which all steps would share
     options = dict(OPTIONS)
     if hasattr(torch.compiler, "skip_all_guards_unsafe"):  # shapes and settings never change: no need to look
         options["guard_filter_fn"] = torch.compiler.skip_all_guards_unsafe
-    try:
-        fast = torch.compile(step, dynamic=False, fullgraph=True, options=options)
-        with torch.inference_mode(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fast(*inputs)
-    except Exception as error:  # whatever the compiler's parts raise: it is a help, not a need
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return None, f"not compiled, and slower for it ({why[:100]})"
-    return fast, ""
+    with torch.inference_mode():
+        return engine.compiled(step, lambda fast: fast(*inputs), fullgraph=True, options=options)

@@ -39,6 +39,8 @@ MODERN_FAMILY = {
     "learned positions": {"positions": "learned"},
     "without a gate": {"activation": "gelu"},
     "another gate": {"activation": "geglu"},
+    "n-grams": {"ngrams": 4, "ngram_rows": 53, "ngram_width": 6},
+    "pairs, and positions learned": {"ngrams": 2, "positions": "learned"},
     "none of them": {"n_kv_head": None, "norm": "layer", "bias": True, "positions": "learned", "activation": "relu"},
 }
 ALL = {name: replace(CONFIG, **options) for name, options in FAMILY.items()}
@@ -145,6 +147,25 @@ def test_any_modern_model_any_pieces(groups, shared, pairs, layers, window, B, s
     )  # fmt: skip
     pieces = data.draw(st.lists(st.integers(1, window), min_size=1, max_size=window).filter(lambda p: sum(p) <= window))
     assert off(kv_cache.forward, any_weights(config, seed), rows(B, sum(pieces), seed), pieces) < EXACT
+
+
+def test_a_cache_without_its_last_tokens_is_refused():
+    """If this fails, n-grams after a cache are looked up as if the text began there, and nobody hears of it."""
+    model, other = (any_weights(ALL[name]) for name in ("n-grams", "modern"))
+    idx = rows(2, 5)
+    _, cache = kv_cache.forward(model, idx)
+    assert torch.equal(cache.last, idx[:, -3:])
+    _, short = kv_cache.forward(model, idx[:, :1])
+    assert short.last.tolist() == [[11, 11, row] for row in idx[:, 0].tolist()]  # 11: no token stands there
+    for wrong in (None, idx[:, -2:], idx[:1, -3:]):
+        with pytest.raises(ValueError, match="the cache is of a model with other n-grams"):
+            kv_cache.forward(model, idx[:, :1], replace(cache, last=wrong))
+    with pytest.raises(ValueError, match="the cache is of a model with other n-grams"):
+        kv_cache.forward(other, idx[:, :1], cache)
+    forgetful = replace(cache, last=torch.full_like(cache.last, 11))
+    with torch.no_grad():
+        right, wrong = (kv_cache.forward(model, idx[:, :1], kept)[0] for kept in (cache, forgetful))
+    assert (right - wrong).abs().max() > 1e-3
 
 
 # Broken caches --------------------------------------------------------------------------------------------------------

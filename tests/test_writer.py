@@ -50,12 +50,12 @@ def test_a_step_is_the_models_own_forward(config, precision, uncompiled):
 
 @pytest.mark.parametrize("precision", writer.PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.8}], ids=str)
-@pytest.mark.parametrize("config", [CONFIG, MODERN], ids=["gpt", "modern"])
+@pytest.mark.parametrize("config", [CONFIG, MODERN, ALL["n-grams"]], ids=["gpt", "modern", "n-grams"])
 def test_the_text_is_that_of_the_cache(config, options, precision, uncompiled):
     """If this fails, the writer writes something else, in the window or past it, or a text hears of the one before."""
     model = any_weights(config, dtype=NARROW)
     made, own = Writer(model, precision), model if precision == "float32" else rounded(model)
-    for prompt in (1, 5, 8, 11):
+    for prompt in (1, 2, 5, 8, 11):
         idx = rows(1, prompt, seed=prompt)
         expected = written(lambda *a, **k: kv_cache.generate(own, *a, **k), idx, **options)
         found = written(made.generate, idx, **options)

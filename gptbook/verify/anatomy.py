@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn as nn
 
+from gptbook.modern import Ngrams
 from gptbook.verify.subject import CannotLook, Subject
 
 MOST_COLUMNS = 256  # of the logits: more would cost time, and tell nothing else
@@ -109,8 +110,9 @@ def dissect(subject: Subject) -> Anatomy:
     if count > MOST_PARAMETERS:
         raise CannotLook(f"{count:,} parameters are too many to look inside: check a small model of the same code")
     idx = subject.tokens(2, min(subject.T, 6), seed=20)
-    found = Anatomy(subject, _precise(subject, idx), idx)
-    named = dict(found.model.named_parameters(remove_duplicate=False))
+    found = Anatomy(subject, without_ngrams(_precise(subject, idx)), idx)
+    silent = {id(p) for module in found.model.modules() if isinstance(module, Ngrams) for p in module.parameters()}
+    named = {n: p for n, p in found.model.named_parameters(remove_duplicate=False) if id(p) not in silent}
     modules = found.model.named_modules(remove_duplicate=False)
     kinds = {f"{path}.{name}" if path else name: module for path, module in modules for name in module._parameters}
     blocks = _blocks(named)
@@ -120,6 +122,17 @@ def dissect(subject: Subject) -> Anatomy:
     _find_blocks(found, blocks, named, kinds)
     _find_stream(found, blocks[0])
     return found
+
+
+def without_ngrams(model: nn.Module) -> nn.Module:
+    """The model, or a copy of it in which the n-grams of `modern.py` add nothing to the stream."""
+    if not any(isinstance(module, Ngrams) for module in model.modules()):
+        return model
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, Ngrams):
+            module.mix.weight.data.zero_()
+    return model
 
 
 def _find_stream(found: Anatomy, block: dict[str, str]):

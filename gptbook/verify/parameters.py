@@ -14,7 +14,8 @@ from gptbook.modern import GATES, ModernConfig
 class Part:
     """One part of the model: its name, its formula in V T L C, its number of parameters, its share of the whole.
 
-    In the formulas of a ModernConfig G heads of keys and values are D wide, and M is the width inside the MLP.
+    In the formulas of a ModernConfig G heads of keys and values are D wide, and M is the width in the MLP; tables of
+    R rows and W columns are for 2 to N tokens together.
     """
 
     name: str
@@ -95,12 +96,13 @@ def _modern_parts(config) -> list[tuple[str, str, int]]:
     attention = 2 * C * C + 2 * C * G * D + (2 * C + 2 * G * D if bias else 0)
     mlp = (3 if gated else 2) * C * M + ((2 if gated else 1) * M + C if bias else 0)
     first = each * C if config.embedding_norm else 0
+    lengths, rows, width = config.ngrams - 1, config.ngram_rows, config.ngram_width
     norms = {0: "", 1: "C", 2: "2C"}[each]
     return [
         (
             "embeddings",
-            " + ".join(["VC"] + ["TC"] * learned + [norms] * bool(first)),
-            V * C + (T * C if learned else 0) + first,
+            " + ".join(["VC"] + ["TC"] * learned + ["(N - 1) (RW + WC)"] * bool(lengths) + [norms] * bool(first)),
+            V * C + (T * C if learned else 0) + lengths * (rows * width + width * C) + first,
         ),
         ("attention", "L (2C² + 2CGD + 2C + 2GD)" if bias else "L (2C² + 2CGD)", L * attention),
         (
