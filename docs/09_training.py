@@ -313,7 +313,8 @@ Here is how they end.
 # %% tags=["hide-input"]
 runs = {"lets-build": small, "step-5": large}
 claim("margin_wanted", 0.3)
-claim("machine_threads", large.summary["threads"], kind="statistical")
+threads = large.summary["threads"]
+claim("machine_threads", "one thread" if threads == 1 else f"{threads} threads")
 rows = []
 for name, run in runs.items():
     s = run.summary

@@ -394,8 +394,6 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # a model may write any character
-    # Read when PyTorch loads: threads that spin long while they wait collapse as soon as they share a core.
-    os.environ.setdefault("GOMP_SPINCOUNT", "500")
     argv = sys.argv[1:] if argv is None else argv
     process = os.environ.get("RANK", "0") if "TORCHELASTIC_RUN_ID" in os.environ else "0"
     if process != "0" and "--debug" not in argv:  # of several that torchrun started, the first speaks for all
