@@ -573,7 +573,9 @@ class Counting(TorchDispatchMode):
         return out
 
 
-modern = recipes.build(replace(PRESETS["shakespeare"], n_layer=1, block_size=64))
+modern = recipes.build(
+    replace(PRESETS["shakespeare"], n_layer=1, block_size=64, ngrams=1)
+)
 x = torch.randint(65, (16, 64))  # (B, T)
 with Counting() as count:
     trainer.loss_fn(modern(x), x).backward()

@@ -69,7 +69,7 @@ TRAINING = {
         snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
     "shakespeare": TrainConfig(
-        batch_size=16, steps=2000, learning_rate=5e-3, warmup_steps=100, schedule="linear", weight_decay=0.1,
+        batch_size=16, steps=1500, learning_rate=5e-3, warmup_steps=100, schedule="linear", weight_decay=0.1,
         betas=(0.9, 0.95), clip=1.0, eval_every=500, optimizer="muon", table_decay=10.0, precision="auto", compile=True,
     ),
     "larger": TrainConfig(
