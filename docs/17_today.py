@@ -467,7 +467,7 @@ grams = replace(gpt2, ngrams=4)
 model = ModernGPT(grams)
 word = tokenizer.encode("the")
 by_hand = [place(word[-2:], R), place(word, R), place([V, *word], R)]
-looked_up = model.ngrams.places(torch.tensor([word]))[0, -1]  # (N-1,)
+looked_up = model.ngrams.places(torch.tensor([word]))[0, -1]  # (lengths,)
 assert looked_up.tolist() == [row + i * R for i, row in enumerate(by_hand)]
 for n, row in zip((2, 3, 4), by_hand, strict=True):
     print(f"the last {n} tokens, at the end of 'the': row {row:,} of {R:,}")

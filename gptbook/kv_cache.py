@@ -97,8 +97,9 @@ def _modern_forward(model, idx, cache):
         x = x + block.attn.c_proj(block.attn.read(block.attn.weights(q, k), v))  # (B, T, C)
         x = x + block.mlp.c_proj(block.mlp.inside(block.ln_2(x)))  # (B, T, C)
     if model.ngrams is not None:
-        nothing = idx.new_full((idx.size(0), model.ngrams.lengths), model.ngrams.nothing)  # (B, N-1)
-        last = torch.cat((nothing if last is None else last, idx), dim=1)[:, -model.ngrams.lengths :]
+        if last is None:
+            last = idx.new_full((idx.size(0), model.ngrams.lengths), model.ngrams.nothing)  # (B, lengths)
+        last = torch.cat((last, idx), dim=1)[:, -model.ngrams.lengths :]  # (B, lengths)
     return model.lm_head(model.ln_f(x)), Cache(tuple(layers), last)
 
 

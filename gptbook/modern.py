@@ -241,13 +241,14 @@ class Ngrams(nn.Module):
 
         A token V stands where nothing is; that is everywhere before idx, if `before` is None.
         """
-        before = idx.new_full((idx.size(0), self.lengths), self.nothing) if before is None else before
+        N, T = self.lengths + 1, idx.size(1)
+        before = idx.new_full((idx.size(0), N - 1), self.nothing) if before is None else before
         text = torch.cat((before, idx), dim=1)  # (B, N-1+T)
         number, places = text, []
-        for i in range(self.lengths):
+        for i in range(N - 1):
             # Tokens as the digits of a number in base V + 1, and the remainder of that; a prime R mixes them best.
             number = (number[:, :-1] * (self.nothing + 1) + text[:, i + 1 :]) % self.rows
-            places.append(number[:, -idx.size(1) :] + i * self.rows)  # (B, T)
+            places.append(number[:, -T:] + i * self.rows)  # (B, T)
         return torch.stack(places, dim=-1)
 
 
@@ -324,7 +325,8 @@ class ModernGPT(nn.Module):
         A turn is a pair (cos, sin), (T, D/2) each; None where positions are learned, and in the stream already. The N-1
         tokens `before` (B, N-1) are for the n-grams, with V where nothing is; None at the start of a text.
         """
-        here, x = slice(start, start + idx.size(1)), self.wte(idx)  # (B, T, C)
+        here = slice(start, start + idx.size(1))
+        x = self.wte(idx)  # (B, T, C)
         if self.ngrams is not None:
             x = x + self.ngrams(idx, before)  # (B, T, C)
         if self.config.positions == "learned":

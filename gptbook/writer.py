@@ -153,7 +153,7 @@ class Writer:
         model, shelf = self.model, _Shelf(self._shelf.places, self._shelf.packed, (floats, words))
         x = shelf.get("wte.weight")[tokens[-1:]][0]  # (C,)
         if (ngrams := getattr(model, "ngrams", None)) is not None:
-            places = ngrams.places(tokens[None, -1:], tokens[None, :-1])[0, 0]  # (N-1,)
+            places = ngrams.places(tokens[None, -1:], tokens[None, :-1])[0, 0]  # (lengths,)
             x = x + shelf.linear("ngrams.mix", shelf.get("ngrams.table.weight")[places].flatten())  # (C,)
         if (wpe := shelf.get("wpe.weight")) is not None:
             x = x + wpe[position][0]  # (C,)

@@ -551,7 +551,7 @@ def test_the_writer_keeps_its_comments(ledger, monkeypatch, tiny_config):
     monkeypatch.setattr(writer, "_compiled", lambda function, inputs: (function, ""))
     idx = torch.zeros(1, 3, dtype=torch.long)
     modern = ModernConfig(vocab_size=11, block_size=8, n_head=4, n_kv_head=2, n_embd=24, qk_norm=True)
-    newer = ModernConfig(vocab_size=11, block_size=8, n_embd=24, embedding_norm=True, activation="relu2")
+    newer = ModernConfig(vocab_size=11, block_size=8, n_embd=24, embedding_norm=True, activation="relu2", ngrams=3)
     for model in (GPT(tiny_config), ModernGPT(modern), ModernGPT(newer)):
         for precision in writer.PRECISIONS:
             writer.Writer(model, precision).generate(idx, tiny_config.block_size)
@@ -580,7 +580,7 @@ def test_the_package_keeps_its_comments(ledger, monkeypatch, tiny_config):
     kv_cache.generate(gpt, x[:, :5], 6, generator=random)
     _, cache = kv_cache.forward(gpt, x[:, :3])
     kv_cache.forward(gpt, x[:, 3:], cache)
-    for fields in ({}, {"n_kv_head": 1}, {"positions": "learned", "activation": "gelu"}):
+    for fields in ({}, {"n_kv_head": 1}, {"positions": "learned", "activation": "gelu"}, {"ngrams": 3}):
         config = modern.ModernConfig(
             **{"vocab_size": 11, "block_size": 8, "n_layer": 2, "n_head": 4, "n_embd": 24, **fields}
         )
