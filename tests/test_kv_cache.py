@@ -259,13 +259,13 @@ def test_a_broken_cache_is_told(broken, pieces):
 @with_weights
 def turns_start_again(model, S, T):
     embed = model.embed
-    model.embed = lambda idx, start=0: embed(idx)
+    model.embed = lambda idx, start=0, before=None: embed(idx, 0, before)
 
 
 @with_weights
 def turns_lag_behind(model, S, T):
     embed = model.embed
-    model.embed = lambda idx, start=0: embed(idx, max(0, start - 1))
+    model.embed = lambda idx, start=0, before=None: embed(idx, max(0, start - 1), before)
 
 
 @with_weights
