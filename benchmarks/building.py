@@ -69,7 +69,7 @@ def timed(command: list[str], book: Path) -> tuple[float, float]:
 
 def environment(book: Path) -> dict[str, str]:
     """The clone's own package comes first, whatever is installed."""
-    return os.environ | {"PYTHONPATH": str(book), "NO_MKDOCS_2_WARNING": "1", "GPTBOOK_RUNS": str(book / "runs")}
+    return os.environ | {"PYTHONPATH": str(book), "NO_MKDOCS_2_WARNING": "1"}
 
 
 def served(book: Path) -> tuple[float, float]:
@@ -82,6 +82,8 @@ def served(book: Path) -> tuple[float, float]:
         while not address:  # the first build, and then the site lies below the path that it is published under
             with contextlib.suppress(OSError):
                 address = urllib.request.urlopen(f"http://127.0.0.1:{PORT}/").geturl() + f"{Path(PAGE).stem}/"
+            if process.poll() is not None:
+                sys.exit(f"benchmarks/building.py: the server ended with exit code {process.returncode}")
             time.sleep(0.5)
         took = []
         for old, new, seen in EDITS:
@@ -97,7 +99,8 @@ def served(book: Path) -> tuple[float, float]:
             took.append(time.perf_counter() - start)
         return tuple(took)
     finally:
-        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(process.pid, signal.SIGINT)
         process.wait()
 
 

@@ -327,13 +327,15 @@ def _read(path: Path, cache: Path):
 
 @functools.lru_cache(maxsize=64)  # a build asks three times for each page
 def _parsed(text: str, kept: Path) -> str:
-    mark = hashlib.sha256(f"{jupytext.__version__} {text}".encode()).hexdigest()
+    def first(notebook: str) -> str:  # a line that says which text it is of, and that it is whole
+        return hashlib.sha256(json.dumps([jupytext.__version__, text, notebook]).encode()).hexdigest()
+
     with contextlib.suppress(OSError, ValueError):
-        of, _, notebook = kept.read_text(encoding="utf-8").partition("\n")
-        if of == f"{mark} {hashlib.sha256(notebook.encode()).hexdigest()}":  # whole, and of this text
+        line, _, notebook = kept.read_text(encoding="utf-8").partition("\n")
+        if line == first(notebook):
             return notebook
     notebook = json.dumps(jupytext.reads(text, fmt="py:percent"))
-    write_aside(kept, f"{mark} {hashlib.sha256(notebook.encode()).hexdigest()}\n{notebook}")
+    write_aside(kept, f"{first(notebook)}\n{notebook}")
     return notebook
 
 
