@@ -5,6 +5,7 @@ formulas become MathML (`mathml.py`).  What is wrong with a page ends the build 
 `mkdocs serve` it is shown, and the server lives on.
 """
 
+import functools
 import importlib
 import json
 import logging
@@ -20,8 +21,8 @@ import nbformat
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import CombinedEvent, event_priority
 from mkdocs.structure.files import File
-from mkdocs.structure.pages import Page
 
+import converted
 import dependencies
 import execute
 import ledger
@@ -34,7 +35,7 @@ import runs
 log = logging.getLogger("mkdocs.hooks.book")  # below "mkdocs", so that --strict counts its warnings
 
 HERE = str(Path(__file__).parent)
-MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, render)  # each after those that it imports
+MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, converted, render)  # none before what it imports
 TESTS = "tests/test_theorems.py"
 CODES_URI = "assets/codes.json"
 DATA_URI = "assets/data/"  # files that pages made for their scripts
@@ -74,6 +75,7 @@ class Build:
         self.assets: dict[str, dict] = {}  # what came of fetching the assets that pages need (dependencies.assets)
         self.absent = False  # a page was not run for want of an asset: its claims are missing everywhere
         self.broken = False  # a page did not run: what others miss of it is no news
+        self.converter: converted.Converter | None = None  # made once all files are known
         self.earlier = False  # the book's own text has changed, and an earlier state of it serves
 
     def settle(self) -> None:
@@ -486,8 +488,10 @@ def _count(number: int, unit: str) -> str:
 
 def on_pre_page(page, config, files):
     """Let mkdocs-jupyter render the code and the outputs, and MkDocs the prose with its links, contents and anchors."""
+    build.converter = build.converter or converted.Converter(build.cache / "prose", config, files)
     ran = getattr(page.file, "book_page", None)
     if ran is None:
+        page.render = functools.partial(build.converter.render, page)
         return page
     convert = page.render  # set by mkdocs-jupyter
     page.nb_url = Path(page.nb_url).name  # beside the page, wherever the site is served
@@ -506,7 +510,7 @@ def on_pre_page(page, config, files):
             if len(build.warned) == warned:  # a warning must come again in the next build
                 kept.keep(cells)
         page.file.abs_src_path = str(page.file.book_download)  # mkdocs-jupyter publishes this file with the page
-        Page.render(page, config, files)
+        build.converter.render(page, config, files)
         page.content = re.sub(r'<div data-cell="(\d+)"></div>', lambda match: cells[int(match[1])], page.content)
 
     page.render = rendered

@@ -44,12 +44,13 @@ def code_cells(content_html: str, nb, warn: Warn) -> dict[int, str]:
 class Kept:
     """The HTML of a notebook's code cells from an earlier build: the conversion is the dearest part of a warm one.
 
-    It serves as long as the notebook, its outputs included, this module, and the versions of the converters are the
-    same.
+    It serves as long as those cells and their places, their outputs included, this module, and the versions of the
+    converters are the same.
     """
 
     def __init__(self, path: Path, nb):
-        cells = [(c.cell_type, c.source, c.metadata, c.get("outputs")) for c in nb.cells]  # ids differ each time
+        code = [(i, c) for i, c in enumerate(nb.cells) if c.cell_type == "code"]  # prose is none of its business
+        cells = [(i, c.source, c.metadata, c.get("outputs")) for i, c in code]  # ids differ each time
         versions = [
             f"{name} {metadata.version(name)}" for name in ("mkdocs-jupyter", "nbconvert", "pygments", "markdown")
         ]

@@ -569,6 +569,28 @@ def test_an_unchanged_page_is_not_converted_again(book):
     assert build(book).html("01_model") == again
 
 
+def test_the_prose_of_an_unchanged_page_is_not_converted_again(book):
+    """If this fails, each build pays for the Markdown of every page, or shows what a page was before an edit."""
+    kept = book / ".cache/gptbook/prose/02_plain.json"
+    about = json.loads(kept.read_text(encoding="utf-8"))
+    whole = build(book).html("02_plain")
+    kept.write_text(json.dumps(about | {"content": about["content"] + "<b>kept prose</b>"}), encoding="utf-8")
+    assert "<b>kept prose</b>" in build(book).html("02_plain")
+    edit(book, "docs/index.md", "# Home", "# Home\n\nMore.")
+    assert "<b>kept prose</b>" in build(book).html("02_plain"), "another page's edit converts this one again"
+    (book / "docs/05_new.md").write_text("# New\n", encoding="utf-8")
+    assert "<b>kept prose</b>" not in build(book, strict=False).html("02_plain"), "its links may lead elsewhere now"
+    (book / "docs/05_new.md").unlink()
+    for damage in ("{", "[]", "{}"):
+        kept.write_text(damage, encoding="utf-8")
+        assert build(book).html("02_plain") == whole
+    edit(book, "docs/02_plain.py", "# %%", "# %% [markdown]\n# A [broken](01_model.py#nowhere) link.\n\n# %%")
+    for _ in range(2):  # what is said of a page is said in every build
+        again = build(book)
+        assert not again.passed
+        assert "#nowhere" in again.log
+
+
 def test_prose_edit_runs_nothing(book):
     """If this fails, writing is slow: prose, captions and alternative texts decide no output."""
     edit(book, "docs/01_model.py", "One sentence says it all.", "Another sentence.")

@@ -1,0 +1,81 @@
+"""What MkDocs made of the Markdown of each page, kept from build to build.
+
+An edit changes one page of the book; to convert the others once more would take longer than all else that a build
+does then. What is kept serves for the same text, the same extensions, and the same files that links can lead to.
+"""
+
+import hashlib
+import json
+import logging
+from importlib import metadata
+from pathlib import Path
+
+from mkdocs.structure.pages import Page
+from mkdocs.structure.toc import get_toc
+
+from dependencies import write_aside
+
+FORMAT = 1
+CONVERTERS = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
+
+
+class Converter:
+    """Converts the pages of one build, and keeps what came of each in a folder."""
+
+    def __init__(self, folder: Path, config, files):
+        self.folder = folder
+        about = [
+            FORMAT,
+            [f"{name} {metadata.version(name)}" for name in CONVERTERS],
+            [repr(config[name]) for name in ("markdown_extensions", "mdx_configs", "use_directory_urls", "validation")],
+            sorted((file.src_uri, file.url, str(file.inclusion)) for file in files),
+        ]
+        self.about = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+    def render(self, page: Page, config, files) -> None:
+        """What Page.render does. A page that MkDocs has something to say of is not kept: it must say it again."""
+        path = self.folder / Path(page.file.src_uri).with_suffix(".json")
+        key = hashlib.sha256("\0".join((self.about, page.file.src_uri, page.markdown)).encode()).hexdigest()
+        kept = _read(path)
+        if kept.get("key") == key:
+            page.content, page.toc = kept["content"], get_toc(kept["toc"])
+            page._title_from_render = kept["title"]
+            page.present_anchor_ids = set(kept["anchors"])
+            page.links_to_anchors = {files.get_file_from_path(uri): links for uri, links in kept["links"].items()}
+            return
+        said, logger = _Said(), logging.getLogger("mkdocs")
+        logger.addHandler(said)
+        try:
+            Page.render(page, config, files)
+        finally:
+            logger.removeHandler(said)
+        if said.nothing and page.links_to_anchors is not None:
+            links = {file.src_uri: anchors for file, anchors in page.links_to_anchors.items()}
+            about = {"content": page.content, "toc": _tokens(page.toc), "title": page._title_from_render}
+            about |= {"anchors": sorted(page.present_anchor_ids), "links": links}
+            write_aside(path, json.dumps({"key": key, **about}))
+
+
+class _Said(logging.Handler):
+    """Whether anything was said at all."""
+
+    def __init__(self):
+        super().__init__(logging.INFO)
+        self.nothing = True
+
+    def emit(self, record):
+        self.nothing = False
+
+
+def _read(path: Path) -> dict:
+    """What is kept there; nothing where there is none, or where it is damaged."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _tokens(toc) -> list[dict]:
+    """A list of contents in the form that get_toc takes."""
+    return [{"name": a.title, "id": a.id, "level": a.level, "children": _tokens(a.children)} for a in toc]
