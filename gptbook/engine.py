@@ -53,7 +53,7 @@ def dtype_of(precision: str, device="cpu") -> torch.dtype:
 
 
 def lowered(dtype: torch.dtype, device="cpu"):
-    """Inside, products of matrices are computed in `dtype`, and what needs more digits in float32 as before."""
+    """Inside, products of matrices are computed in `dtype`, and the rest in what PyTorch's autocast takes for it."""
     if dtype == torch.float32:
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, dtype=dtype)

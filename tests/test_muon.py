@@ -48,6 +48,20 @@ def test_nothing_comes_of_nothing():
     assert torch.equal(orthogonalised(torch.zeros(3, 4)), torch.zeros(3, 4))
 
 
+@pytest.mark.parametrize("G", [torch.ones(3), torch.tensor(1.0), torch.eye(2, dtype=torch.int64)])
+def test_what_is_no_matrix_of_real_numbers_is_refused(G):
+    with pytest.raises(ValueError, match=r"orthogonalised needs \(..., m, n\) real numbers, got torch"):
+        orthogonalised(G)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 6), (1, 1), (0, 3, 5)])
+def test_matrices_come_in_any_number(shape):
+    G = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found = orthogonalised(G)
+    assert found.shape == G.shape
+    assert torch.isfinite(found).all()
+
+
 def stepped(weight, gradients, lr=0.1, momentum=0.9, weight_decay=0.0, rows=None):
     """The weight after one step of Muon for each of the gradients."""
     parameter = torch.nn.Parameter(weight.clone())
