@@ -34,7 +34,8 @@ class ModernConfig:
     width inside the MLP (None: four times n_embd, with a gate two thirds of that, so that its three matrices weigh as
     much as two). `activation` is "swiglu" or "geglu", with a gate, or one of ACTIVATIONS, without. `gain` gives each
     norm a factor a channel; `qk_norm` divides each query and key by its size, `embedding_norm` the embedding.
-    The last 2 to `ngrams` tokens are looked up together in tables of `ngram_rows` rows and `ngram_width` columns each.
+    The last 2 to `ngrams` tokens are looked up together in tables of `ngram_rows` rows and `ngram_width` columns each;
+    `ngram_rows` is best a prime.
     Raises ValueError or TypeError naming the field that makes no sense.
     """
 
@@ -84,6 +85,13 @@ class ModernConfig:
         for name, known in (("norm", NORMS), ("positions", POSITIONS), ("activation", (*GATES, *ACTIVATIONS))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.ngrams > self.block_size:
+            raise ValueError(f"ngrams must be at most block_size, got {self.ngrams} and {self.block_size}")
+        if self.ngrams > 1 and math.gcd(self.ngram_rows, self.vocab_size + 1) > 1:  # early tokens would count less
+            raise ValueError(
+                f"ngram_rows must share no factor with vocab_size + 1, got {self.ngram_rows} and "
+                f"{self.vocab_size + 1}: take a prime"
+            )
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd must be a multiple of n_head, got {self.n_embd} and {self.n_head}")
         if self.n_head % self.kv_heads:
@@ -122,7 +130,7 @@ def rotary(config: ModernConfig):
 
 def rotate(x, cos, sin):
     """x (..., T, D) with its channels 2i and 2i + 1, as a point in a plane, turned by angle i: cos, sin (T, D/2)."""
-    a, b = x[..., 0::2], x[..., 1::2]  # (..., T, pairs)
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)  # (..., T, pairs)
     return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)  # (..., T, 2pairs)
 
 
@@ -239,11 +247,14 @@ class Ngrams(nn.Module):
     def places(self, idx, before=None):
         """The row of each length for each of tokens idx (B, T) that follow `before` (B, N-1): (B, T, N-1).
 
-        A token V stands where nothing is; that is everywhere before idx, if `before` is None.
+        A token V stands where nothing is known; that is everywhere before idx, if `before` is None. Raises ValueError
+        if `before` has another shape.
         """
         N, T = self.lengths + 1, idx.size(1)
         before = idx.new_full((idx.size(0), N - 1), self.nothing) if before is None else before
-        text = torch.cat((before, idx), dim=1)  # (B, N-1+T)
+        if before.shape != (idx.size(0), N - 1):
+            raise ValueError(f"before must be the last {N - 1} tokens of {idx.size(0)} rows, got {tuple(before.shape)}")
+        text = torch.cat((before, idx), dim=1).long()  # (B, N-1+T)
         number, places = text, []
         for i in range(N - 1):
             # Tokens as the digits of a number in base V + 1, and the remainder of that; a prime R mixes them best.
@@ -323,7 +334,7 @@ class ModernGPT(nn.Module):
         """The stream (B, T, C) of tokens idx (B, T) at positions start, start + 1, ..., and how these are turned.
 
         A turn is a pair (cos, sin), (T, D/2) each; None where positions are learned, and in the stream already. The N-1
-        tokens `before` (B, N-1) are for the n-grams, with V where nothing is; None at the start of a text.
+        tokens `before` (B, N-1) are for the n-grams, with V where nothing is known; None: nowhere.
         """
         here = slice(start, start + idx.size(1))
         x = self.wte(idx)  # (B, T, C)

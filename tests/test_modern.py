@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_verify import evaluated
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -578,6 +578,8 @@ def test_a_modern_model_writes():
         ({"bias": 1}, TypeError, "bias must be True or False"),
         ({"tied": "no"}, TypeError, "tied must be True or False"),
         ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1"),
+        ({"ngrams": 10, "block_size": 9}, ValueError, "ngrams must be at most block_size, got 10 and 9"),
+        ({"ngrams": 3, "ngram_rows": 66}, ValueError, "ngram_rows must share no factor with vocab_size + 1, got 66"),
         ({"dropout": "0"}, TypeError, "dropout must be a number"),
         ({"rope_base": 0.5}, ValueError, "rope_base must be at least 1"),
         ({"rope_base": math.inf}, ValueError, "rope_base must be"),
@@ -725,11 +727,27 @@ def test_the_place_of_an_ngram_is_its_number(seed, V, N, R):
 
     The numbers of six tokens of 300 go beyond 64 bits nowhere on the way, and Python's have no end.
     """
+    assume(math.gcd(R, V + 1) == 1)
     module = modern.Ngrams(replace(GRAMS, vocab_size=V, ngrams=N, ngram_rows=R, ngram_width=1))
     idx = torch.randint(V, (2, 7), generator=torch.Generator().manual_seed(seed))
     for row, found in zip(idx.tolist(), module.places(idx).tolist(), strict=True):
         for t, places in enumerate(found):
             assert places == [number_of(row, t, n, V) % R + (n - 2) * R for n in range(2, N + 1)]
+
+
+def test_places_are_counted_in_64_bits():
+    """If this fails, tokens in 32 bits are looked up in other rows than the same tokens in 64."""
+    module = modern.Ngrams(replace(GRAMS, vocab_size=49152, ngram_rows=131071, ngram_width=1))
+    idx = torch.randint(49152, (2, 7), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(module.places(idx.int()), module.places(idx))
+
+
+def test_tokens_before_are_as_many_as_are_looked_up():
+    """If this fails, a cache that keeps too few or too many tokens is followed without a word."""
+    module = modern.Ngrams(GRAMS)
+    for shape in ((2, 2), (2, 4), (1, 3), (3,)):
+        with pytest.raises(ValueError, match=r"before must be the last 3 tokens of 2 rows, got \("):
+            module.places(torch.zeros(2, 5, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
 
 
 def test_pairs_have_rows_of_their_own_where_they_fit():
