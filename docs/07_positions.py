@@ -354,7 +354,7 @@ model(torch.zeros(1, 65, dtype=torch.long))
 r"""
 That is the price of the plain way. Each row is learned on its own: what the model finds out about place 5 tells it nothing
 about place 6. Other ways compute the place instead: [sines and cosines](https://arxiv.org/abs/1706.03762) that are added, or
-[rotations](https://arxiv.org/abs/2104.09864) of queries and keys. The second belongs to newer models, and to a page that is still to be written.
+[rotations](https://arxiv.org/abs/2104.09864) of queries and keys. The second belongs to newer models, and to [page 17](17_today.py).
 
 ## A task where order is everything
 

@@ -351,7 +351,7 @@ models. It also leaves out the embeddings, which are small here and large in mod
     and do not change their number. $\blacksquare$
 
 The same code makes the other models of this book. `step-5` is the model above. `lets-build` is the small one that page 9 trains.
-`under-the-hood` is for a page that is still to be written, and `gpt2` is the smallest GPT-2. The last three differ from the formula, and we can say by
+`under-the-hood` learns the text of this book, on [page 14](14_overfitting.py), and `gpt2` is the smallest GPT-2. The last three differ from the formula, and we can say by
 how much.
 
 * `lets-build` has a bias in its unembedding: $V$ more.

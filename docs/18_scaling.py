@@ -409,7 +409,7 @@ written with a [cache](11_cache.py), every weight is fetched for a single multip
 rows at once.
 
 A point above the slope is no mistake of measurement. The slope is that of the main memory. The matrices of our small model fit into the processor's own cache, and come from there
-much faster. The matrix of width `4096` has 67 million bytes, more than most caches hold.
+much faster. The matrix of width `4096` has $4 \cdot 4096^2$ bytes, more than most caches hold.
 
 The operations that we did not count are on this slope too. Adding two numbers reads eight bytes, writes four, and makes one operation. So a norm or a GELU takes about as long as moving its tensor
 to the processor and back, several times over.
@@ -420,7 +420,7 @@ If bytes are the limit, use smaller numbers. A float32 has one bit for the sign,
 the sign and the exponent, and only seven of the digits. So it reaches as far, from tiny to huge, and is coarse on the way: between 1 and 2 it has steps of
 $2^{-7}$. With the leading one, which is not stored, it has eight binary digits.
 
-A float32 becomes a bfloat16 by dropping its lower sixteen bits. To *round*, first add a half of the last bit that stays, or a hair less than a half where that bit is 0. So a number in the middle goes
+A float32 becomes a bfloat16 by dropping its lower sixteen bits. (In the code, `>> 16` moves all bits sixteen places down, `& 1` keeps the last one, `0x7FFF` is $2^{15} - 1$, and `& ~0xFFFF` sets the lower sixteen to 0.) To *round*, first add a half of the last bit that stays, or a hair less than a half where that bit is 0. So a number in the middle goes
 to the neighbour whose last bit is 0.
 """
 
@@ -439,12 +439,13 @@ numbers = torch.cat(
     (torch.randn(100_000) * 10 ** torch.randn(100_000), torch.arange(-300.0, 300.0))
 )
 assert torch.equal(to_bfloat16(numbers), numbers.bfloat16().float())
+claim("bf16_compared", len(numbers))
 for value in (1.0, 1.003, 1.004, 3.14159, 257.0, 1e30):
     print(f"{value:<8g} -> {to_bfloat16(torch.tensor([value])).item():.8g}")
 
 # %% [markdown]
 r"""
-The same as PyTorch's own, for a hundred thousand numbers. Now see what breaks.
+The same as PyTorch's own, for {{ bf16_compared:,}} numbers. Now see what breaks.
 """
 
 # %%
@@ -467,7 +468,7 @@ assert abs(full.item()) < 1e-3
 # %% [markdown]
 r"""
 At {{ bf16_count:.0f}} the next number of bfloat16 is two further. One more lies in the middle, and is rounded back. And a weight of {{ bf16_weight:.0f}} does not feel an update of a thousandth, however often
-it comes. Updates *are* that small. So two things must stay in float32: sums of many numbers, and the weights that the optimizer changes, the **master weights**.
+it comes. Updates *are* often that small beside their weight: one is lost where it is below half a step, about a four-hundredth of the weight. So two things must stay in float32: sums of many numbers, and the weights that the optimizer changes, the **master weights**.
 A product may take its factors in bfloat16, as long as it adds up in float32 inside.
 
 That is what the package does, in a few lines, by a part of PyTorch named autocast.
@@ -492,6 +493,7 @@ def note(name):
 small.wte.register_forward_hook(note("embedding"))
 small.h[0].ln_1.register_forward_hook(note("norm"))
 small.h[0].attn.c_attn.register_forward_hook(note("linear layer"))
+small.h[0].attn.attn_dropout.register_forward_hook(note("weights of attention"))
 small.lm_head.register_forward_hook(note("logits"))
 with engine.lowered(torch.bfloat16):
     low = small(x)
@@ -499,6 +501,7 @@ F.cross_entropy(low.float().flatten(0, 1), x.flatten()).backward()
 types["gradient of a weight"] = str(small.h[0].attn.c_attn.weight.grad.dtype)
 types["the weight itself"] = str(small.h[0].attn.c_attn.weight.dtype)
 assert types["linear layer"] == types["logits"] == "torch.bfloat16"
+assert types["weights of attention"] == "torch.bfloat16"
 assert (
     types["embedding"]
     == types["norm"]
@@ -512,7 +515,7 @@ for name, kind in types.items():
 
 # %% [markdown]
 r"""
-The products came out in bfloat16, and the rest stayed. The logits moved by at most {{ bf16_logits_off:.1%}} of their spread.
+The products came out in bfloat16, and so did what reads them directly, as the weights of attention do. The stream, its norms, the gradients and the weights of the model stayed. The logits moved by at most {{ bf16_logits_off:.1%}} of their spread.
 
 Is it faster? Only on a processor with instructions for it. Others have to imitate them, and are slower than with float32. The setting `precision="auto"` of the trainer asks the
 processor, and so do we.
