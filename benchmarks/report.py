@@ -23,7 +23,7 @@ def row(what: str, peer: str, ours: str, theirs: str, ratio: float | None = None
 
 
 def save(name: str, rows: list[dict], **more):
-    """Keep the figures of a benchmark, with the machine that they are of."""
+    """Keep the figures of a benchmark, with the machine that they are of: apart where it multiplies bfloat16."""
     import torch
 
     from gptbook import checkpoint, machine
@@ -35,7 +35,8 @@ def save(name: str, rows: list[dict], **more):
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps(about | more, indent=1, default=str) + "\n"
-    checkpoint.write_aside(RESULTS / f"{name.replace(' ', '-')}.json", text)
+    kind = "-bfloat16" if about["bfloat16"] else ""
+    checkpoint.write_aside(RESULTS / f"{name.replace(' ', '-')}{kind}.json", text)
 
 
 def results() -> list[dict]:
