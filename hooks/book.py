@@ -15,8 +15,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urljoin
 
+import jinja2
 import nbformat
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import CombinedEvent, event_priority
@@ -554,8 +556,23 @@ def _for_readers_again(context, page, config, nav):
 on_page_context = CombinedEvent(_for_the_search, _for_readers_again)
 
 
+class _Templates(jinja2.BytecodeCache):
+    """The theme's templates in Python's own code, for as long as a server runs: MkDocs forgets them with each build."""
+
+    kept: ClassVar[dict] = {}
+
+    def load_bytecode(self, bucket):
+        checksum, code = self.kept.get(bucket.key, (None, None))
+        if checksum == bucket.checksum:
+            bucket.code = code
+
+    def dump_bytecode(self, bucket):
+        self.kept[bucket.key] = bucket.checksum, bucket.code
+
+
 def on_env(env, config, files):
     """All pages are read: end here if anything is wrong with them; else add the font that their formulas need."""
+    env.bytecode_cache = _Templates()
     for phrase in build.exceptions.unused():
         build.problems.append(f"hooks/exceptions.toml: no page needs the exception {phrase!r}: delete it")
     build.settle()

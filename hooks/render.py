@@ -5,6 +5,7 @@ cell and leaves the rest (prompts, copy buttons of its own, 590 KB of styles) be
 follows the reader's colour scheme.  To put another converter in its place, replace this file.
 """
 
+import functools
 import hashlib
 import json
 import re
@@ -51,10 +52,7 @@ class Kept:
     def __init__(self, path: Path, nb):
         code = [(i, c) for i, c in enumerate(nb.cells) if c.cell_type == "code"]  # prose is none of its business
         cells = [(i, c.source, c.metadata, c.get("outputs")) for i, c in code]  # ids differ each time
-        versions = [
-            f"{name} {metadata.version(name)}" for name in ("mkdocs-jupyter", "nbconvert", "pygments", "markdown")
-        ]
-        parts = (json.dumps(cells), Path(__file__).read_text(encoding="utf-8"), *versions)
+        parts = (json.dumps(cells), *_makers())
         self.path, self.key = path, hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def cells(self) -> dict[int, str] | None:
@@ -68,6 +66,13 @@ class Kept:
     def keep(self, cells: dict[int, str]) -> None:
         """Keep the HTML for the next build."""
         dependencies.write_aside(self.path, json.dumps({"key": self.key, "cells": cells}))
+
+
+@functools.cache
+def _makers() -> list[str]:
+    """This module, and the versions of the converters."""
+    versions = [f"{name} {metadata.version(name)}" for name in ("mkdocs-jupyter", "nbconvert", "pygments", "markdown")]
+    return [Path(__file__).read_text(encoding="utf-8"), *versions]
 
 
 def _cell(index: int, cell, node: Tag, warn: Warn) -> str:
