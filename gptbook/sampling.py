@@ -102,6 +102,8 @@ def evaluating(model):
 
 def check_request(idx, max_new_tokens):
     """Raise ValueError if idx is not whole numbers (B, T) with T of 1 or more, or max_new_tokens no count."""
+    if not isinstance(idx, torch.Tensor):
+        raise ValueError(f"idx must be a tensor of tokens (B, T), got a {type(idx).__name__}: encode the text first")
     if idx.dim() != 2 or idx.is_floating_point():
         raise ValueError(f"idx must be whole numbers of shape (B, T), got {idx.dtype} of shape {tuple(idx.shape)}")
     if idx.size(1) == 0:

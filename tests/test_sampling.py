@@ -511,6 +511,8 @@ def test_what_is_written_can_be_written_on_and_trained_on(tiny_config):
         (torch.zeros(1, 0, dtype=torch.long), 5, "no token to continue from"),
         (torch.zeros(3, dtype=torch.long), 5, r"shape \(B, T\)"),
         (torch.zeros(1, 3), 5, "whole numbers"),
+        ("To be", 5, "got a str: encode the text first"),
+        ([[1]], 5, "got a list"),
         (torch.tensor([[1]]), -1, "max_new_tokens"),
         (torch.tensor([[1]]), 2.0, "max_new_tokens"),
         (torch.tensor([[1]]), True, "max_new_tokens"),
