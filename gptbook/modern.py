@@ -192,7 +192,8 @@ class CausalSelfAttention(nn.Module):
         q = q.reshape(B, H // shared, shared * T, D) / math.sqrt(D)  # (B, G, shared*T, D)
         scores = (q @ k.transpose(-2, -1)).view(B, H, T, S + T)  # (B, H, T, S+T)
         if T > 1:  # a token alone has no future
-            future = torch.ones(T, S + T, dtype=torch.bool, device=q.device).triu(S + 1)  # (T, S+T)
+            place = torch.arange(S + T, dtype=torch.int32, device=q.device)  # (S+T,)
+            future = place > place[S:, None]  # (T, S+T)
             scores = scores.masked_fill(future, float("-inf"))  # (B, H, T, S+T)
         return F.softmax(scores, dim=-1)
 
