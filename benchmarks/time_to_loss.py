@@ -47,8 +47,7 @@ def recipe(seconds: float, tokens_a_second: float):
 FITTED = [
     # Many small steps beat few large ones, the more so early; and what is read once need not be forgotten.
     (600_000, {"block_size": 64}, {"batch_size": 8, "table_decay": 1.0}),
-    # Twice the window for half the rows: as many tokens a step, and each sees more.
-    (float("inf"), {"block_size": 256}, {"batch_size": 8}),
+    (float("inf"), {}, {}),
 ]
 
 

@@ -43,7 +43,7 @@ PRESETS = {
         activation="gelu_tanh", qkv_bias=True, tied=True, init="gpt2",
     ),
     "shakespeare": ModernConfig(
-        block_size=128, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False, ngrams=5
+        block_size=256, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False, ngrams=5
     ),
     "smollm2": ModernConfig(
         vocab_size=49152, block_size=8192, n_layer=30, n_head=9, n_kv_head=3, n_embd=576, n_inner=1536,
@@ -69,7 +69,7 @@ TRAINING = {
         snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
     "shakespeare": TrainConfig(
-        batch_size=16, steps=1500, learning_rate=5e-3, warmup_steps=100, schedule="linear", weight_decay=0.1,
+        batch_size=8, steps=1500, learning_rate=5e-3, warmup_steps=100, schedule="linear", weight_decay=0.1,
         betas=(0.9, 0.95), clip=1.0, eval_every=500, optimizer="muon", table_decay=10.0, precision="auto", compile=True,
     ),
     "larger": TrainConfig(
