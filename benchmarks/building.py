@@ -113,7 +113,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         book = Path(folder) / "book"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(book)], check=True)
-        build = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q"]
+        build = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # quiet, it would pass over warnings
         train = [sys.executable, "-m", "gptbook", "train", "--steps", "200", "--out", str(book / "runs" / "one")]
         figures = {}
         _, training = timed(train, book)

@@ -77,8 +77,9 @@ class Build:
         self.assets: dict[str, dict] = {}  # what came of fetching the assets that pages need (dependencies.assets)
         self.absent = False  # a page was not run for want of an asset: its claims are missing everywhere
         self.broken = False  # a page did not run: what others miss of it is no news
-        self.converter: converted.Converter | None = None  # made once all files are known
         self.earlier = False  # the book's own text has changed, and an earlier state of it serves
+
+        self.converter: converted.Converter  # set by on_nav
 
     def settle(self) -> None:
         """End the build if anything is wrong; a server says so and goes on."""
@@ -488,9 +489,14 @@ def _count(number: int, unit: str) -> str:
 # Rendering ------------------------------------------------------------------------------------------------------------
 
 
+def on_nav(nav, config, files):
+    """All files are known, and no page is read yet."""
+    build.converter = converted.Converter(build.cache / "prose", config, files)
+    return nav
+
+
 def on_pre_page(page, config, files):
     """Let mkdocs-jupyter render the code and the outputs, and MkDocs the prose with its links, contents and anchors."""
-    build.converter = build.converter or converted.Converter(build.cache / "prose", config, files)
     ran = getattr(page.file, "book_page", None)
     if ran is None:
         page.render = functools.partial(build.converter.render, page)

@@ -7,13 +7,13 @@ does then. What is kept serves for the same text, the same extensions, and the s
 import hashlib
 import json
 import logging
-from importlib import metadata
 from pathlib import Path
 
 from mkdocs.structure.pages import Page
 from mkdocs.structure.toc import get_toc
+from mkdocs.utils import CountHandler
 
-from dependencies import write_aside
+import dependencies
 
 FORMAT = 1
 CONVERTERS = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
@@ -26,7 +26,7 @@ class Converter:
         self.folder = folder
         about = [
             FORMAT,
-            [f"{name} {metadata.version(name)}" for name in CONVERTERS],
+            dependencies.versions(CONVERTERS),
             [repr(config[name]) for name in ("markdown_extensions", "mdx_configs", "use_directory_urls", "validation")],
             sorted((file.src_uri, file.url, str(file.inclusion)) for file in files),
         ]
@@ -36,44 +36,29 @@ class Converter:
         """What Page.render does. A page that MkDocs has something to say of is not kept: it must say it again."""
         path = self.folder / Path(page.file.src_uri).with_suffix(".json")
         key = hashlib.sha256("\0".join((self.about, page.file.src_uri, page.markdown)).encode()).hexdigest()
-        kept = _read(path)
-        if kept.get("key") == key:
+        if kept := dependencies.kept(path, key):
             page.content, page.toc = kept["content"], get_toc(kept["toc"])
             page._title_from_render = kept["title"]
             page.present_anchor_ids = set(kept["anchors"])
             page.links_to_anchors = {files.get_file_from_path(uri): links for uri, links in kept["links"].items()}
             return
-        said, logger = _Said(), logging.getLogger("mkdocs")
+        said, logger = CountHandler(level=logging.INFO), logging.getLogger("mkdocs")
         logger.addHandler(said)
         try:
             Page.render(page, config, files)
         finally:
             logger.removeHandler(said)
-        if said.nothing and page.links_to_anchors is not None:
-            links = {file.src_uri: anchors for file, anchors in page.links_to_anchors.items()}
-            about = {"content": page.content, "toc": _tokens(page.toc), "title": page._title_from_render}
-            about |= {"anchors": sorted(page.present_anchor_ids), "links": links}
-            write_aside(path, json.dumps({"key": key, **about}))
-
-
-class _Said(logging.Handler):
-    """Whether anything was said at all."""
-
-    def __init__(self):
-        super().__init__(logging.INFO)
-        self.nothing = True
-
-    def emit(self, record):
-        self.nothing = False
-
-
-def _read(path: Path) -> dict:
-    """What is kept there; nothing where there is none, or where it is damaged."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
+        # Where it is told to be quiet, it may have had something to say; and below "info" it notes no links.
+        if logger.getEffectiveLevel() == logging.INFO and not said.get_counts():
+            dependencies.keep(
+                path,
+                key,
+                content=page.content,
+                toc=_tokens(page.toc),
+                title=page._title_from_render,
+                anchors=sorted(page.present_anchor_ids),
+                links={file.src_uri: anchors for file, anchors in page.links_to_anchors.items()},
+            )
 
 
 def _tokens(toc) -> list[dict]:

@@ -142,10 +142,10 @@ def environment(root: Path, cache: Path, texts: Path | None = None) -> dict[str,
     return env
 
 
-def versions() -> dict[str, str]:
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
     """Package -> version, Python included, of what can be seen in an output."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -220,3 +220,17 @@ def write_aside(path: Path, content: str | bytes) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def kept(path: Path, key: str) -> dict:
+    """What `keep` left there under this key; nothing where there is none yet, or where it is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and content.pop("key", None) == key else {}
+
+
+def keep(path: Path, key: str, **content) -> None:
+    """Leave for another build what was made from all that `key` is a hash of."""
+    write_aside(path, json.dumps({"key": key, **content}))

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable
 from html import escape
-from importlib import metadata
 from pathlib import Path
 
 from bs4 import BeautifulSoup, Tag
@@ -52,27 +51,25 @@ class Kept:
     def __init__(self, path: Path, nb):
         code = [(i, c) for i, c in enumerate(nb.cells) if c.cell_type == "code"]  # prose is none of its business
         cells = [(i, c.source, c.metadata, c.get("outputs")) for i, c in code]  # ids differ each time
-        parts = (json.dumps(cells), *_makers())
-        self.path, self.key = path, hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        self.path, self.key = path, hashlib.sha256(json.dumps([cells, _makers()]).encode()).hexdigest()
 
     def cells(self) -> dict[int, str] | None:
         """What was kept of this very notebook, else None."""
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-            return {int(i): text for i, text in kept["cells"].items()} if kept["key"] == self.key else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {int(i): text for i, text in dependencies.kept(self.path, self.key)["cells"].items()}
+        except (ValueError, KeyError, AttributeError):
             return None  # none yet, or damaged: it is made anew
 
     def keep(self, cells: dict[int, str]) -> None:
         """Keep the HTML for the next build."""
-        dependencies.write_aside(self.path, json.dumps({"key": self.key, "cells": cells}))
+        dependencies.keep(self.path, self.key, cells=cells)
 
 
 @functools.cache
-def _makers() -> list[str]:
+def _makers() -> list:
     """This module, and the versions of the converters."""
-    versions = [f"{name} {metadata.version(name)}" for name in ("mkdocs-jupyter", "nbconvert", "pygments", "markdown")]
-    return [Path(__file__).read_text(encoding="utf-8"), *versions]
+    packages = ("mkdocs-jupyter", "nbconvert", "pygments", "markdown")
+    return [Path(__file__).read_text(encoding="utf-8"), dependencies.versions(packages)]
 
 
 def _cell(index: int, cell, node: Tag, warn: Warn) -> str:

@@ -304,12 +304,12 @@ class _Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def build(root: Path, strict: bool = True, command: str = "build") -> Built:
+def build(root: Path, strict: bool = True, command: str = "build", level: int = logging.INFO) -> Built:
     """What `mkdocs build --strict` does, in this process, or each build of `mkdocs serve`."""
     logger, lines = logging.getLogger("mkdocs"), _Lines()
     before = logger.level
     logger.addHandler(lines)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(level)
     try:
         config = load_config(str(root / "mkdocs.yml"), strict=strict)
         config.plugins.on_startup(command=command, dirty=False)
@@ -589,6 +589,15 @@ def test_the_prose_of_an_unchanged_page_is_not_converted_again(book):
         again = build(book)
         assert not again.passed
         assert "#nowhere" in again.log
+
+
+def test_what_a_quiet_build_did_not_say_is_said_by_the_next(book):
+    """If this fails, `mkdocs build -q` hides a broken link for good: what it made of the page is used again."""
+    edit(book, "docs/index.md", "# Home", "# Home\n\nA link to [nothing](nothing.md).")
+    assert build(book, level=logging.ERROR).passed  # MkDocs itself: quiet means without warnings, strict or not
+    again = build(book)
+    assert not again.passed
+    assert "nothing.md" in again.log
 
 
 def test_prose_edit_runs_nothing(book):
