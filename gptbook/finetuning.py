@@ -4,13 +4,12 @@ What it leaves out: chats of several turns, several examples packed into a row, 
 """
 
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 from gptbook import kv_cache
 from gptbook.data import get_batch
 from gptbook.instructions import END, Example, chat
-from gptbook.trainer import TrainConfig, lr_at, make_optimizer, update
+from gptbook.trainer import TrainConfig, clip_gradients, lr_at, make_optimizer, update
 
 IGNORE = -100  # what F.cross_entropy leaves out by default, so that the trainer's own loss serves
 
@@ -127,7 +126,7 @@ def prefer(model, reference, pairs, config: TrainConfig, beta: float, look=None)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if config.clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            clip_gradients(model, config.clip)
         optimizer.step()
         losses.append(loss.detach())
         if look is not None:

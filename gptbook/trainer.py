@@ -258,17 +258,17 @@ def update(model: GPT, optimizer, x, y, learning_rate: float, clip: float | None
     loss.backward()
     parallel.average_gradients(model)
     if clip is not None:
-        clip_gradients([p for p in model.parameters() if p.grad is not None], clip)
+        clip_gradients(model, clip)
     optimizer.step()
     return loss.detach()
 
 
-def clip_gradients(parameters: list, clip: float):
+def clip_gradients(model: nn.Module, clip: float):
     """Shorten the gradient of all parameters together to the norm `clip`, where it is longer: Pascanu et al. 2013."""
-    norm = nn.utils.get_total_norm(p.grad for p in parameters)
+    norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     # To multiply by one takes as long as by any number, but to ask would make an accelerator wait.
     if norm.device.type != "cpu" or not norm < clip:
-        nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+        nn.utils.clip_grads_with_norm_(model.parameters(), clip, norm)
 
 
 @dataclass
