@@ -75,33 +75,35 @@ def theirs(checkout: Path, train_tokens, judged) -> dict:
     return {"seconds": seconds, "loss": trainer.evaluate(Logits(), judged).loss, "steps": THEIR_STEPS}
 
 
-def speed(model_config, settings, tokens) -> float:
-    """Tokens a second of a few steps, after compilation."""
-    torch.manual_seed(0)
-    model = recipes.build(model_config)
-    optimizer = trainer.make_optimizer(model, settings)
-    T, B = model_config.block_size, settings.batch_size
-    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, data.get_batch(tokens, T, B))
+def ready(config, settings, tokens):
+    """A fresh model, its optimizer, and the engine that was made for its batches."""
+    torch.manual_seed(settings.seed)
+    model = recipes.build(config)
+    example = data.get_batch(tokens, config.block_size, settings.batch_size)  # (B, T) each
+    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, example)
+    return model, trainer.make_optimizer(model, settings), made
+
+
+def speed(tokens) -> float:
+    """Tokens a second of a few steps of the book's recipe, after compilation."""
+    model, optimizer, made = ready(MODEL, TRAINING, tokens)
+    T, B = MODEL.block_size, TRAINING.batch_size
     times = []
     for _ in range(43):
         start = time.perf_counter()
         x, y = data.get_batch(tokens, T, B)  # (B, T) each
-        trainer.update(model, optimizer, x, y, 1e-4, settings.clip, made.loss)
+        trainer.update(model, optimizer, x, y, 1e-4, TRAINING.clip, made.loss)
         times.append(time.perf_counter() - start)
     return B * T / statistics.mean(times[3:])
 
 
-def ours(seconds: float, seed: int, train_tokens, judged) -> dict:
+def ours(seconds: float, tokens_a_second: float, seed: int, train_tokens, judged) -> dict:
     """The book's recipe in so many seconds of training: the rate follows the clock, and is 0 when they are over."""
-    rate = speed(MODEL, TRAINING, train_tokens)
-    config, settings = recipe(seconds, rate)
+    config, settings = recipe(seconds, tokens_a_second)
     settings = replace(settings, steps=PARTS, warmup_steps=PARTS // 20, seed=seed)
     T, B = config.block_size, settings.batch_size
-    torch.manual_seed(seed)
-    model, random = recipes.build(config), torch.Generator().manual_seed(seed)
-    optimizer = trainer.make_optimizer(model, settings)
-    example = data.get_batch(train_tokens, T, B)  # (B, T) each
-    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, example)
+    model, optimizer, made = ready(config, settings, train_tokens)
+    random = torch.Generator().manual_seed(seed)
     steps, spent, longest, start = 0, 0.0, 0.0, time.perf_counter()
     while spent + longest <= seconds:
         x, y = data.get_batch(train_tokens, T, B, random)  # (B, T) each
@@ -136,6 +138,7 @@ def main():
         train_tokens, judged = data.split(train_tokens)
     engine.keep_memory()
     measure = theirs(chosen.checkout.resolve(), train_tokens, judged)
+    tokens_a_second = speed(train_tokens)
     low = "yes" if machine.multiplies_bfloat16() else "no"
     print(f"{machine.processor()}, {torch.get_num_threads()} threads, bfloat16: {low}")
     print(f"judged on {len(judged) - 1:,} targets of {'development' if chosen.development else 'validation'}\n")
@@ -147,7 +150,7 @@ def main():
         seconds = {"seventh": measure["seconds"] / 7, "same": measure["seconds"]}.get(budget) or float(budget)
         goal = measure["loss"] if GOALS.get(budget) == "theirs" else GOALS.get(budget, float("nan"))
         for seed in range(1337, 1337 + (chosen.seeds if budget in SEEDED else 1)):
-            row = ours(seconds, seed, train_tokens, judged)
+            row = ours(seconds, tokens_a_second, seed, train_tokens, judged)
             rows.append({"budget": seconds, "name": budget, "goal": goal, **row})
             print(
                 f"{seconds:9.1f}s {goal:7.4f} {seed:5} {row['loss']:7.4f} {row['seconds']:8.1f} {row['steps']:6,} "
