@@ -555,8 +555,13 @@ claim("today_tokens", adamw.steps * adamw.batch_size * 32)
 claim("today_judged", len(development) - 1)
 claim("today_few_rows", few_rows["ngram_rows"])
 claim("today_few_width", few_rows["ngram_width"])
-threads = torch.get_num_threads()
-claim("today_race_threads", "one thread" if threads == 1 else f"{threads} threads")
+
+
+def in_words(threads):
+    return "one thread" if threads == 1 else f"{threads} threads"
+
+
+claim("today_race_threads", in_words(torch.get_num_threads()))
 print(f"{len(fit):,} characters to train on, and {len(development):,} to judge by")
 
 # %% [markdown]
@@ -673,7 +678,7 @@ claim("today_kept", kept.sum(), within(5, 48))
 assert 0.68 < polynomial(shares[kept]).min() < polynomial(shares[kept]).max() < 1.14
 print(f"{int(kept.sum())} of {len(kept)} values of the gradient are large enough")
 
-# %% tags=["hide-input"] alt="Left: the polynomial applied five times, over singular values from 0 to 1. It shoots up from zero and then wobbles in a narrow band around one. Once applied, it is a curve that rises more gently and falls again. Right: singular values in order, on a logarithmic axis. Those of the gradient fall by more than a hundredfold. Those of Muon's step lie in the band where the gradient's were large enough, and near it elsewhere." caption="Left: the polynomial once and five times; the band is grey. Right: the 48 singular values of the gradient, the largest set to 1, and those of the step that Muon makes of it."
+# %% tags=["hide-input"] alt="Left: the polynomial applied five times, over singular values from 0 to 1. It shoots up from zero and then wobbles in a narrow band around one. Once applied, it is a curve that rises more gently and falls again. Right: singular values in order, on a logarithmic axis. Those of the gradient fall by more than a hundredfold. Those of Muon's step lie in the band where the gradient's were large enough, and may lie below it, or a little above, elsewhere." caption="Left: the polynomial once and five times; the band is grey. Right: the 48 singular values of the gradient, the largest set to 1, and those of the step that Muon makes of it."
 fig, axes = display.figure(5.2, 2.6, columns=2)
 axes[0].axhspan(0.68, 1.14, color=display.GREY, alpha=0.25, lw=0)
 few = torch.linspace(0, 1, 400) ** 2  # dense where the curve is steep
@@ -991,8 +996,7 @@ blocks = parameters(fast.model.h) / parameters(classic_run.model.h)
 claim("today_fast_blocks", blocks, (0.9, 1.1), kind="tolerance")
 claim("today_fast_bits", summary["val_bits_per_byte"], kind="statistical")
 claim("today_fast_seconds", summary["seconds"], kind="statistical")
-threads = summary["threads"]
-claim("today_fast_threads", "one thread" if threads == 1 else f"{threads} threads")
+claim("today_fast_threads", in_words(summary["threads"]))
 claim("today_fast_rate", summary["gflops"], kind="statistical")
 claim("today_fast_peak", summary["peak_gflops"], kind="statistical")
 compiled = summary["compile_seconds"] > 0
@@ -1131,7 +1135,7 @@ display.table(
 
 # %% [markdown]
 r"""
-The same class, and {{ today_bits_real:.2f}} bits against {{ today_bits_ours:.2f}}. On its own kind of text ours needs {{ today_fast_bits:.2f}}. The class is the same. Its parts differ in what the table above shows, ours reads at most {{ today_fast_window }} characters back, and the real model is far larger and has read far more. We did not measure these apart.
+The same class, and {{ today_bits_real:.2f}} bits against {{ today_bits_ours:.2f}}. On its own kind of text ours needs {{ today_fast_bits:.2f}}. The parts differ in what the table above shows, ours reads at most {{ today_fast_window }} characters back, and the real model is far larger and has read far more. We did not measure these apart.
 """
 
 # %% [markdown]
