@@ -20,7 +20,7 @@ def orthogonalised(G, dtype: torch.dtype = torch.float32):
     """
     if G.dim() < 2 or not G.is_floating_point():
         raise ValueError(f"orthogonalised needs (..., m, n) real numbers, got {G.dtype} of shape {tuple(G.shape)}")
-    X = G.to(dtype).reshape(-1, *G.shape[-2:])  # one stack of matrices
+    X = G.to(dtype).reshape(G.shape[:-2].numel(), *G.shape[-2:])  # one stack of matrices
     if tall := X.size(-2) > X.size(-1):
         X = X.mT
     X = X / (X.float().norm(dim=(-2, -1), keepdim=True) + 1e-7).to(dtype)  # no singular value is above 1

@@ -54,7 +54,7 @@ def test_what_is_no_matrix_of_real_numbers_is_refused(G):
         orthogonalised(G)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 6), (1, 1), (0, 3, 5)])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 6), (1, 1), (0, 3, 5), (3, 0), (0, 0)])
 def test_matrices_come_in_any_number(shape):
     G = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     found = orthogonalised(G)
