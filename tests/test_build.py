@@ -46,6 +46,7 @@ plugins:
       execute: false
       cache: false
       include_source: true
+      ignore_h1_titles: true
 hooks: [{ROOT / "hooks" / "book.py"}]
 watch: [gptbook]
 markdown_extensions:
@@ -552,6 +553,24 @@ def test_warm_build_runs_nothing(book):
     assert again.passed
     assert again.ran == []
     assert (book / "trainings.txt").read_text() == "tiny\n"
+
+
+def test_a_warm_build_makes_the_same_site(book):
+    """If this fails, what is published depends on what was kept from before: titles of the contents, for example."""
+    pages = ["index.md", "01_model.py", "02_plain.py", "03_data.py", "04_report.md"]
+    nav = "".join(f'  - "Title {n}": {page}\n' for n, page in enumerate(pages))
+    edit(book, "mkdocs.yml", "hooks: [", f"nav:\n{nav}hooks: [")
+    for folder in ("cells", "prose", "parsed"):
+        shutil.rmtree(book / ".cache/gptbook" / folder)
+    sites = []
+    for _ in range(2):
+        assert build(book).passed
+        files = [path for path in (book / "site").rglob("*") if path.is_file()]
+        sites.append({path.relative_to(book): path.read_bytes() for path in files})
+    assert sites[0] == sites[1]
+    assert b"<title>Title 1</title>" in sites[0][Path("site/01_model/index.html")]
+    plugins = load_config(str(ROOT / "mkdocs.yml")).plugins  # and the book's own configuration has that setting too
+    assert plugins["mkdocs-jupyter"].config["ignore_h1_titles"]
 
 
 def test_an_unchanged_page_is_not_converted_again(book):
