@@ -35,7 +35,7 @@ class ModernConfig:
     much as two). `activation` is "swiglu" or "geglu", with a gate, or one of ACTIVATIONS, without. `gain` gives each
     norm a factor a channel; `qk_norm` divides each query and key by its size, `embedding_norm` the embedding.
     The last 2 to `ngrams` tokens are looked up together in tables of `ngram_rows` rows and `ngram_width` columns each;
-    `ngram_rows` is best a prime.
+    `ngram_rows` is best a prime. `ngram_dropout` of what was looked up is left out in training, as whole rows.
     Raises ValueError or TypeError naming the field that makes no sense.
     """
 
@@ -60,6 +60,7 @@ class ModernConfig:
     ngrams: int = 1
     ngram_rows: int = 16381
     ngram_width: int = 64
+    ngram_dropout: float = 0.0
 
     def __post_init__(self):
         for name in (
@@ -76,7 +77,9 @@ class ModernConfig:
         for name in ("bias", "tied", "gain", "qk_norm", "embedding_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        for name, least, below in (("norm_eps", 0, math.inf), ("rope_base", 1, math.inf), ("dropout", 0, 1)):
+        for name, least, below in (
+            ("norm_eps", 0, math.inf), ("rope_base", 1, math.inf), ("dropout", 0, 1), ("ngram_dropout", 0, 1),
+        ):  # fmt: skip
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{name} must be a number, got {value!r}")
@@ -240,10 +243,13 @@ class Ngrams(nn.Module):
         super().__init__()
         self.lengths, self.rows, self.nothing = config.ngrams - 1, config.ngram_rows, config.vocab_size
         self.table = nn.Embedding(self.lengths * self.rows, config.ngram_width)  # all tables, one below the other
+        self.dropout = nn.Dropout(config.ngram_dropout)
         self.mix = Linear(self.lengths * config.ngram_width, config.n_embd, bias=False)
 
     def forward(self, idx, before=None):
-        return self.mix(self.table(self.places(idx, before)).flatten(2))  # (B, T, C)
+        found = self.table(self.places(idx, before))  # (B, T, N-1, width)
+        kept = self.dropout(torch.ones_like(found[..., :1]))  # (B, T, N-1, 1)
+        return self.mix((found * kept).flatten(2))  # (B, T, C)
 
     def places(self, idx, before=None):
         """The row of each length for each of tokens idx (B, T) that follow `before` (B, N-1): (B, T, N-1).

@@ -579,6 +579,7 @@ def test_a_modern_model_writes():
         ({"tied": "no"}, TypeError, "tied must be True or False"),
         ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1"),
         ({"ngrams": 10, "block_size": 9}, ValueError, "ngrams must be at most block_size, got 10 and 9"),
+        ({"ngram_dropout": 1.0}, ValueError, "ngram_dropout must be at least 0 and below 1, got 1.0"),
         ({"ngrams": 3, "ngram_rows": 66}, ValueError, "ngram_rows must share no factor with vocab_size + 1, got 66"),
         ({"dropout": "0"}, TypeError, "dropout must be a number"),
         ({"rope_base": 0.5}, ValueError, "rope_base must be at least 1"),
@@ -786,6 +787,23 @@ def test_ngrams_begin_as_large_as_the_embedding():
     model = ModernGPT(PRESETS["shakespeare"])
     idx = rows(4, 64, V=65)
     assert model.ngrams(idx).std().item() == pytest.approx(model.wte(idx).std().item(), rel=0.1)
+
+
+def test_ngrams_are_left_out_as_whole_rows_and_in_training_alone():
+    """If this fails, a long run learns its text by heart as before, or a model that writes misses what it looked up."""
+    torch.manual_seed(0)
+    config = replace(GRAMS, n_embd=18, n_head=1, n_kv_head=1, ngram_dropout=0.25)  # as wide as the three rows
+    module = modern.Ngrams(config)
+    with torch.no_grad():
+        module.mix.weight.copy_(torch.eye(18))  # what comes out is what was looked up
+    idx = rows(40, 9, V=5)
+    found = module.table(module.places(idx))  # (B, T, 3, width)
+    share = module(idx).view_as(found) / found
+    left_out, kept = (share == 0).all(dim=-1), torch.isclose(share, torch.tensor(4 / 3)).all(dim=-1)
+    assert (left_out ^ kept).all()
+    assert left_out.float().mean().item() == pytest.approx(0.25, abs=0.05)
+    assert not torch.equal(left_out[..., 0], left_out[..., 1])  # each length by itself
+    assert torch.equal(module.eval()(idx).view_as(found), found)
 
 
 def test_only_tables_decay_at_their_own_rate():
