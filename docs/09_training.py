@@ -349,7 +349,7 @@ display.table(
         "validation",
         "bits per character",
     ),
-    caption="Both models at the end of training. The losses are in nats, over the whole of each split.",
+    caption="Both models at the end of training. The losses are in nats: over the whole of the validation split, and over as long a beginning of the training split.",
 )
 
 # %% [markdown]

@@ -26,7 +26,7 @@ from gptbook.model import GPT, GPTConfig
 from gptbook.modern import ModernConfig, ModernGPT
 from gptbook.progress import Progress
 from gptbook.tokenizers import BPETokenizer, CharTokenizer
-from gptbook.trainer import TrainConfig, estimate_loss, evaluate, train
+from gptbook.trainer import TrainConfig, estimate_loss, train
 
 PRESETS = {
     "step-5": GPTConfig(),
@@ -54,7 +54,7 @@ PRESETS = {
 TRAINING = {
     "step-5": TrainConfig(
         batch_size=12, steps=3300, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=100, schedule="cosine",
-        weight_decay=0.1, betas=(0.9, 0.99), clip=1.0, eval_every=300, snapshots=(0, 50, 300, 900),
+        weight_decay=0.1, betas=(0.9, 0.99), clip=1.0, eval_every=300, snapshots=(0, 50, 300, 900), precision="auto",
     ),
     "lets-build": TrainConfig(
         batch_size=16, steps=3000, learning_rate=1e-3, eval_every=300, random_batches=50,
@@ -65,7 +65,7 @@ TRAINING = {
         snapshots=(0, 50, 300, 900),
     ),
     "under-the-hood": TrainConfig(
-        batch_size=32, steps=1000, learning_rate=2e-3, eval_every=100,
+        batch_size=32, steps=1000, learning_rate=2e-3, eval_every=100, precision="auto",
         snapshots=(0, 50, 100, 200, 300, 400, 500, 700),
     ),
     "shakespeare": TrainConfig(
@@ -98,8 +98,9 @@ def build(config: GPTConfig | ModernConfig) -> GPT | ModernGPT:
 
 @dataclass
 class Trained:
-    """A recipe's model, trained to the end. `history` is one dictionary a measurement; `summary` holds the losses over
-    the whole of both splits (nats a token), that of validation in bits per byte too, the time, the speed, the machine.
+    """A recipe's model, trained to the end. `history` is one dictionary a measurement; `summary` holds the losses at
+    the end (nats a token, as `trainer.measure` says), that of validation in bits per byte too, the time, the speed, the
+    machine.
     """
 
     model: GPT | ModernGPT
@@ -246,7 +247,7 @@ def _make(folder: Path, name: str, config, tokenizer, corpus: corpora.Corpus, to
             "steps": result.step,
             "seconds": result.seconds,
             "tokens_per_second": result.tokens_per_second,
-            "train_loss": evaluate(model, train_tokens).loss,
+            "train_loss": result.history[-1]["train_loss"],
             "val_loss": val_loss,
             "val_targets": len(val_tokens) - 1,
             "val_bytes": val_bytes,  # that the targets stand for
