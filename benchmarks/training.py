@@ -4,8 +4,13 @@
 
 CHECKOUT is a folder with a clone of nanoGPT, whose model and optimizer are used as they are, in a loop that does what
 its train.py does on a processor: batches from a file by memmap, float32, clipping, its own optimizer. All have its
-small configuration: 4 layers, 4 heads, width 128, context 64, 12 rows. They take turns, a few steps each, so that all
-meet the same machine; figures are medians, ratios those of the medians. Compilation is not counted.
+small configuration: 4 layers, 4 heads, width 128, context 64, 12 rows. The book's own recipe, with the batches that it
+trains on, comes beside them. All take turns, a few steps each, so that they meet the same machine; figures are medians,
+ratios those of the medians. Compilation is not counted.
+
+The operations of a step are 6 for each token and each weight of a matrix product, and those of attention's scores and
+values; what Muon needs is not among them. They stand beside the rate of the matrix products alone, in the same
+precision, at the shapes of the model's layers and for as many tokens at once.
 """
 
 import os
@@ -13,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,10 +37,12 @@ CLASSIC = GPTConfig(block_size=T)
 MODERN = ModernConfig(
     block_size=T, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False,
 )  # fmt: skip
+RECIPE = "the book's recipe"
 GOALS = {  # whether the processor multiplies bfloat16 -> name -> the ratio to reach
     True: {"GPT, bfloat16, compiled": "at least 2.5", "modern, bfloat16, compiled": "at least 2.8"},
     False: {"GPT, float32, compiled": "at least 1.1"},
 }
+SHARE = "at least 0.50"  # of the rate of the products, for the recipe in bfloat16
 SETTINGS = trainer.TrainConfig(batch_size=ROWS, weight_decay=0.1, betas=(0.9, 0.99), clip=1.0)
 
 
@@ -86,33 +94,31 @@ def theirs(checkout: Path, tokens, folder: Path):
     return run, 0.0
 
 
-def ours(config, tokens, precision="float32", compile=False, optimizer="adamw"):
+def ours(config, settings, tokens):
     """A function that does so many steps of the trainer's, and the seconds that compilation took."""
     torch.manual_seed(1337)
     model = recipes.build(config)
-    settings = replace(SETTINGS, precision=precision, compile=compile, optimizer=optimizer)
-    stepper = trainer.make_optimizer(model, settings)
-    example = data.get_batch(tokens, T, ROWS)
-    made = engine.make(model, trainer.loss_fn, precision, compile, example)
+    optimizer = trainer.make_optimizer(model, settings)
+    example = data.get_batch(tokens, config.block_size, settings.batch_size)
+    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, example)
     if made.note:
         print(made.note, file=sys.stderr)
 
     def run(steps):
         for _ in range(steps):
-            x, y = data.get_batch(tokens, T, ROWS)
-            loss = trainer.update(model, stepper, x, y, 1e-3, 1.0, made.loss)
+            x, y = data.get_batch(tokens, config.block_size, settings.batch_size)
+            loss = trainer.update(model, optimizer, x, y, settings.learning_rate, settings.clip, made.loss)
         return loss.item()
 
     return run, made.seconds
 
 
-def bfloat16_rate() -> float:
-    """GFLOP/s of products of matrices in the engine's own precision, at the shapes of the model, by their share."""
-    dtype = engine.dtype_of("auto")
-    C, V = CLASSIC.n_embd, CLASSIC.vocab_size
+def products_rate(config, tokens: int, dtype: torch.dtype) -> float:
+    """GFLOP/s of the products of the model's linear layers alone, each at its shape and by its share."""
+    layers = (m for m in recipes.build(config).modules() if isinstance(m, torch.nn.Linear))
     work = seconds = 0.0
-    for inputs, outputs, times in ((C, 3 * C, 4), (C, C, 4), (C, 4 * C, 4), (4 * C, C, 4), (C, V, 1)):
-        x, w = torch.randn(ROWS * T, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
+    for (inputs, outputs), times in Counter((m.in_features, m.out_features) for m in layers).items():
+        x, w = torch.randn(tokens, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
         F.linear(x, w)
         took = []
         for _ in range(7):
@@ -120,9 +126,32 @@ def bfloat16_rate() -> float:
             for _ in range(20):
                 F.linear(x, w)
             took.append((time.perf_counter() - start) / 20)
-        work += times * 2 * ROWS * T * inputs * outputs
+        work += times * 2 * tokens * inputs * outputs
         seconds += times * statistics.median(took)
     return work / seconds / 1e9
+
+
+def ways(low: bool) -> dict:
+    """Name -> what is trained and how; the first is nanoGPT's, which brings its own."""
+
+    def made(config, precision="float32", compile=True, optimizer="adamw"):
+        return config, replace(SETTINGS, precision=precision, compile=compile, optimizer=optimizer)
+
+    found = {
+        "nanoGPT": made(CLASSIC, compile=False),
+        "GPT, float32": made(CLASSIC, compile=False),
+        "GPT, float32, compiled": made(CLASSIC),
+        "modern, float32, compiled": made(MODERN),
+        "modern, Muon, float32, compiled": made(MODERN, optimizer="muon"),
+    }
+    if low:
+        found |= {
+            "GPT, bfloat16": made(CLASSIC, "bfloat16", compile=False),
+            "GPT, bfloat16, compiled": made(CLASSIC, "bfloat16"),
+            "modern, bfloat16, compiled": made(MODERN, "bfloat16"),
+            "modern, Muon, bfloat16, compiled": made(MODERN, "bfloat16", optimizer="muon"),
+        }
+    return found | {RECIPE: (recipes.PRESETS["shakespeare"], recipes.TRAINING["shakespeare"])}
 
 
 def main(checkout: str, rounds: int = 15, save: bool = False):
@@ -130,25 +159,15 @@ def main(checkout: str, rounds: int = 15, save: bool = False):
     text = corpora.load("tinyshakespeare").text
     tokens, _ = data.split(torch.tensor(CharTokenizer.train(text, 65).encode(text)))
     low = machine.multiplies_bfloat16()
+    found = ways(low)
     engine.keep_memory()
     with tempfile.TemporaryDirectory() as folder:
-        makers = {
-            "nanoGPT": lambda: theirs(Path(checkout).resolve(), tokens, Path(folder)),
-            "GPT, float32": lambda: ours(CLASSIC, tokens),
-            "GPT, float32, compiled": lambda: ours(CLASSIC, tokens, compile=True),
-            "modern, float32, compiled": lambda: ours(MODERN, tokens, compile=True),
-            "modern, Muon, float32, compiled": lambda: ours(MODERN, tokens, compile=True, optimizer="muon"),
-        }
-        if low:
-            makers |= {
-                "GPT, bfloat16": lambda: ours(CLASSIC, tokens, "bfloat16"),
-                "GPT, bfloat16, compiled": lambda: ours(CLASSIC, tokens, "bfloat16", True),
-                "modern, bfloat16, compiled": lambda: ours(MODERN, tokens, "bfloat16", True),
-                "modern, Muon, bfloat16, compiled": lambda: ours(MODERN, tokens, "bfloat16", True, "muon"),
-            }
         runs, compilations = {}, {}
-        for name, make in makers.items():
-            runs[name], compilations[name] = make()
+        for name, (config, settings) in found.items():
+            if name == "nanoGPT":
+                runs[name], compilations[name] = theirs(Path(checkout).resolve(), tokens, Path(folder))
+            else:
+                runs[name], compilations[name] = ours(config, settings, tokens)
             runs[name](3)  # the first steps are not counted
         took = {name: [] for name in runs}
         for _ in range(rounds):
@@ -156,28 +175,32 @@ def main(checkout: str, rounds: int = 15, save: bool = False):
                 start = time.perf_counter()
                 run(STEPS)
                 took[name].append((time.perf_counter() - start) / STEPS)
-    rate, flops = bfloat16_rate(), recipes.flops_per_token(CLASSIC)
     print(f"{machine.processor()}, {os.cpu_count()} processors, {torch.get_num_threads()} threads, ", end="")
-    print(f"bfloat16: {'yes' if low else 'no'}, load {os.getloadavg()[0]:.1f}, medians of {rounds} turns")
-    print(f"products of matrices at these shapes: {rate:.0f} GFLOP/s\n")
-    print(f"{'':38} {'ms a step':>10} {'spread':>14} {'tokens/s':>9} {'GFLOP/s':>8} {'ratio':>6} {'compiled in':>12}")
-    base, rows = statistics.median(took["nanoGPT"]), []
-    for name, times in took.items():
-        middle = statistics.median(times)
-        speed = ROWS * T / middle
-        least, most = (1e3 * statistics.quantiles(times, n=10)[i] for i in (0, -1))
+    print(f"bfloat16: {'yes' if low else 'no'}, load {os.getloadavg()[0]:.1f}, medians of {rounds} turns\n")
+    print(f"{'':34} {'ms a step':>10} {'spread':>16} {'tokens/s':>9} {'ratio':>6} {'compiled in':>12} ", end="")
+    print(f"{'GFLOP/s':>8} {'products':>9} {'share':>6}")
+    base, rows, rates = ROWS * T / statistics.median(took["nanoGPT"]), [], {}
+    for name, (config, settings) in found.items():
+        tokens_a_step, dtype = settings.batch_size * config.block_size, engine.dtype_of(settings.precision)
+        speed = tokens_a_step / statistics.median(took[name])
+        least, most = (1e3 * statistics.quantiles(took[name], n=10)[i] for i in (0, -1))
+        key = config, tokens_a_step, dtype
+        rates[key] = rates.get(key) or products_rate(*key)
+        done = speed * recipes.flops_per_token(config) / 1e9
         print(
-            f"{name:38} {1e3 * middle:10.2f} {f'{least:.1f} to {most:.1f}':>14} {speed:9,.0f} "
-            f"{speed * flops / 1e9:8.0f} {base / middle:6.2f} {compilations[name]:10.1f} s"
+            f"{name:34} {1e3 * statistics.median(took[name]):10.2f} {f'{least:.1f} to {most:.1f}':>16} {speed:9,.0f} "
+            f"{speed / base:6.2f} {compilations[name]:10.1f} s {done:8.0f} {rates[key]:9.0f} "
+            f"{done / rates[key]:6.2f}"
         )
         if name != "nanoGPT":
-            goal = GOALS[low].get(name, "")
-            theirs_ = f"{ROWS * T / base:,.0f} tokens/s"
-            rows.append(
-                report.row(f"training: {name}", "nanoGPT", f"{speed:,.0f} tokens/s", theirs_, base / middle, goal)
-            )
+            goal, what = GOALS[low].get(name, ""), f"training: {name}"
+            figures = f"{speed:,.0f} tokens/s", f"{base:,.0f} tokens/s", speed / base
+            rows.append(report.row(what, "nanoGPT", *figures, goal))
+        if name == RECIPE:
+            figures = f"{done:,.0f} GFLOP/s", f"{rates[key]:,.0f} GFLOP/s", done / rates[key]
+            rows.append(report.row(what, "its products alone", *figures, SHARE if low else ""))
     if save:
-        report.save("training", rows, products_gflops=rate, milliseconds=took)
+        report.save("training", rows, milliseconds=took)
 
 
 if __name__ == "__main__":
