@@ -6,6 +6,7 @@ formulas become MathML (`mathml.py`).  What is wrong with a page ends the build 
 """
 
 import functools
+import hashlib
 import importlib
 import json
 import logging
@@ -303,22 +304,30 @@ def _check_theorems(files) -> None:
 
 def _write_notebook(file) -> None:
     """The notebook that mkdocs-jupyter converts, and beside it the one that readers download."""
-    # Put together by hand: nbformat's own way checks each cell again, and takes longer than all else here.
-    about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    about["language_info"] = {"name": "python"}
-    form = {"nbformat": 4, "nbformat_minor": 5, "metadata": about}
-    notebook = nbformat.from_dict({**form, "cells": [cell.copy() for cell in file.book_page.notebook.cells]})
-    for number, cell in enumerate(notebook.cells):
+    cells = [cell.copy() for cell in file.book_page.notebook.cells]
+    for number, cell in enumerate(cells):
         cell.id = f"cell-{number}"  # the same in every build
         if cell.cell_type == "markdown":
             text, _ = prose.fill(cell.source, build.claims, escape=False, absent=build.absent)
             cell.source = re.sub(r"(?<=\]\()([\w./-]+)\.(?:py|md)(?=[#)])", _published, text)
-    name = Path(file.src_uri).with_suffix(".ipynb")
+    name, address = Path(file.src_uri).with_suffix(".ipynb"), urljoin(build.site_url, file.url)
     target, file.book_download = build.cache / "pages" / name, build.cache / "downloads" / name
-    dependencies.write_aside(target, nbformat.v4.writes(notebook))
-    notebook.cells = list(_for_readers(notebook.cells, urljoin(build.site_url, file.url)))
-    dependencies.write_aside(file.book_download, nbformat.v4.writes(notebook))
     file.abs_src_path = str(target)
+
+    mark, made = target.with_suffix(".json"), hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    about = json.dumps([made, dependencies.versions(("nbformat",)), address, cells])
+    key = hashlib.sha256(about.encode()).hexdigest()
+    if dependencies.kept(mark, key) == {"whole": True} and target.is_file() and file.book_download.is_file():
+        return
+    mark.unlink(missing_ok=True)
+    # Put together by hand: nbformat's own way checks each cell again, and takes longer than all else here.
+    about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    about["language_info"] = {"name": "python"}
+    notebook = nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": about, "cells": cells})
+    dependencies.write_aside(target, nbformat.v4.writes(notebook))
+    notebook.cells = list(_for_readers(notebook.cells, address))
+    dependencies.write_aside(file.book_download, nbformat.v4.writes(notebook))
+    dependencies.keep(mark, key, whole=True)
 
 
 def _for_readers(cells: list, address: str):
@@ -543,23 +552,20 @@ def on_page_content(html, page, config, files):
         return html
 
 
-# The search reads a page a piece at a time: it needs nothing of pictures, or of the colours of code.
-_UNSEARCHED = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
-_COLOURS = re.compile(r"</?(?:span|math|m(?:row|i|o|n|s|text|sub|sup|subsup|frac|sqrt|over|under|table|tr|td))\b[^>]*>")
-
-
 @event_priority(100)
-def _for_the_search(context, page, config, nav):
-    page.whole = page.content
-    page.content = _COLOURS.sub("", _UNSEARCHED.sub("", page.content))
+def _before_the_search(context, page, config, nav):
+    if search := config.plugins.get("material/search"):
+        page.search = converted.Search(build.cache / "search", page, search.search_index.entries)
+        page.search.begin()
 
 
 @event_priority(-100)
-def _for_readers_again(context, page, config, nav):
-    page.content = page.whole
+def _after_the_search(context, page, config, nav):
+    if "material/search" in config.plugins:
+        page.search.end()
 
 
-on_page_context = CombinedEvent(_for_the_search, _for_readers_again)
+on_page_context = CombinedEvent(_before_the_search, _after_the_search)
 
 
 class _Templates(jinja2.BytecodeCache):

@@ -1,4 +1,4 @@
-"""What MkDocs made of the Markdown of each page, kept from build to build.
+"""What MkDocs made of the Markdown of each page, and its search of the page, kept from build to build.
 
 An edit changes one page of the book; to convert the others once more would take longer than all else that a build
 does then. What is kept serves for the same text, the same extensions, and the same files that links can lead to.
@@ -7,6 +7,7 @@ does then. What is kept serves for the same text, the same extensions, and the s
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 
 from mkdocs.structure.pages import Page
@@ -17,6 +18,10 @@ import dependencies
 
 FORMAT = 1
 CONVERTERS = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
+
+# The search reads a page a piece at a time: it needs nothing of pictures, or of the colours of code.
+_UNSEARCHED = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
+_COLOURS = re.compile(r"</?(?:span|math|m(?:row|i|o|n|s|text|sub|sup|subsup|frac|sqrt|over|under|table|tr|td))\b[^>]*>")
 
 
 class Converter:
@@ -64,3 +69,32 @@ class Converter:
 def _tokens(toc) -> list[dict]:
     """A list of contents in the form that get_toc takes."""
     return [{"name": a.title, "id": a.id, "level": a.level, "children": _tokens(a.children)} for a in toc]
+
+
+class Search:
+    """What the theme's search takes out of one page: `begin` and `end` stand around the moment when it does."""
+
+    def __init__(self, folder: Path, page: Page, entries: list[dict]):
+        self.page, self.entries, self.start = page, entries, len(entries)
+        self.content, self.meta = page.content, page.meta
+        self.path = folder / Path(page.file.src_uri).with_suffix(".json")
+        about = [
+            FORMAT, dependencies.versions(("mkdocs-material",)), _UNSEARCHED.pattern, _COLOURS.pattern,
+            page.url, page.title, repr(page.meta), page.content,
+        ]  # fmt: skip
+        self.key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+    def begin(self) -> None:
+        """Enter what was kept of this very page, and have it passed over; or leave of it what is worth a search."""
+        self.kept = dependencies.kept(self.path, self.key).get("entries")
+        if self.kept is None:
+            self.page.content = _COLOURS.sub("", _UNSEARCHED.sub("", self.content))
+        else:
+            self.entries += self.kept
+            self.page.meta = {**self.meta, "search": {"exclude": True}}
+
+    def end(self) -> None:
+        """Make the page again what it was, and keep the entries that it brought."""
+        self.page.content, self.page.meta = self.content, self.meta
+        if self.kept is None:
+            dependencies.keep(self.path, self.key, entries=self.entries[self.start :])

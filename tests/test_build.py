@@ -19,6 +19,7 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -31,6 +32,7 @@ from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
 import book as book_hook
+import converted
 import execute
 from gptbook.exercises import codes
 
@@ -608,6 +610,58 @@ def test_the_prose_of_an_unchanged_page_is_not_converted_again(book):
         again = build(book)
         assert not again.passed
         assert "#nowhere" in again.log
+
+
+def test_the_search_reads_an_unchanged_page_once(tmp_path, monkeypatch):
+    """If this fails, each build reads all pages again for the search, or the search finds what a page said before."""
+    search = pytest.importorskip("material.plugins.search.plugin", reason="the site's theme is not installed")
+    read = []
+    monkeypatch.setattr(search, "Parser", lambda parser=search.Parser: read.append(1) or parser())
+
+    def searched(content, title="A page"):
+        index = search.SearchIndex()
+        index.entries.append({"location": "another page"})
+        page = SimpleNamespace(
+            file=SimpleNamespace(src_uri="01_a.py"), url="01_a/", toc=[], title=title, content=content, meta={"x": 1}
+        )
+        kept = converted.Search(tmp_path, page, index.entries)
+        kept.begin()
+        index.add_entry_from_context(page)
+        kept.end()
+        assert (page.content, page.meta) == (content, {"x": 1})
+        return index.entries[1:], len(read)
+
+    words = (
+        '<p>Some <span class="n">words</span>.</p><svg><text>drawn</text></svg><h2 id="more">More</h2><p>Others.</p>'
+    )
+    entries = [
+        {"location": "01_a/", "title": "A page", "text": "<p>Some words.</p>"},
+        {"location": "01_a/#more", "title": "More", "text": "<p>Others.</p>"},
+    ]
+    assert searched(words) == (entries, 1)
+    assert searched(words) == (entries, 1)
+    edited = [entries[0], entries[1] | {"text": "<p>Many.</p>"}]
+    assert searched(words.replace("Others", "Many")) == (edited, 2)
+    assert searched(words.replace("Others", "Many"), "Its new name")[0][0]["title"] == "Its new name"
+    for path in tmp_path.iterdir():
+        path.write_text("{", encoding="utf-8")
+    assert searched(words) == (entries, 4)
+
+
+def test_a_notebook_is_written_again_where_it_is_lost_or_other(book):
+    """If this fails, readers download what a page was before an edit, or a page's notebook is missing."""
+    kept = book / ".cache/gptbook/downloads/01_model.ipynb"
+    before = kept.stat().st_mtime_ns, kept.read_bytes()
+    assert build(book).passed
+    assert (kept.stat().st_mtime_ns, kept.read_bytes()) == before
+    for lost in (kept, book / ".cache/gptbook/pages/01_model.ipynb"):
+        lost.unlink()
+        assert build(book).passed
+        assert kept.read_bytes() == before[1]
+        assert lost.is_file()
+    edit(book, "docs/01_model.py", "One sentence says it all.", "Another sentence.")
+    assert build(book).passed
+    assert b"Another sentence." in kept.read_bytes()
 
 
 def test_what_a_quiet_build_did_not_say_is_said_by_the_next(book):
