@@ -47,7 +47,9 @@ def recipe(seconds: float, tokens_a_second: float):
 FITTED = [
     # Many small steps beat few large ones, the more so early; and what is read once need not be forgotten.
     (600_000, {"block_size": 64}, {"batch_size": 8, "table_decay": 1.0}),
-    (float("inf"), {}, {}),
+    (8_000_000, {}, {}),
+    # What is read eight times and more is learned by heart, if nothing keeps the model from it.
+    (float("inf"), {"ngram_dropout": 0.3, "channel_dropout": 0.05}, {}),
 ]
 
 

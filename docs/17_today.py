@@ -497,6 +497,26 @@ r"""
 Every pair of characters has a row of its own, since $(V + 1)^2$ is below $R$. Of the {{ today_grams_seen:,}} runs of four characters in the training text only {{ today_grams_alone:.0%}} do.
 
 What does it cost? To read, hardly any time: a row is looked up, and nothing is multiplied with the rest of the table. In training, though, the optimizer goes over all rows at every step, and that takes time. And it costs memory. The three tables and their matrix have {{ today_grams_more:,}} numbers, far more than all the blocks of this small model. And a row that is met twice in a text can learn those two places by heart. So the tables **decay**, with a rate of their own (`table_decay`): at each step every row shrinks by a small share of itself. What the text does not confirm again fades.
+
+There is a second cure, **dropout** of whole rows. In training each row that was looked up is left out with a given chance (`ngram_dropout`), and the rest is scaled up, so that the mean stays. So the blocks can rely on no row. After training, nothing is left out. (`channel_dropout` does the same to what a block's two layers add to the stream: some channels are left out, the same ones at all positions of a text.) To see it, we catch what goes into the matrix, with a hook as on [page 12](12_lens.py).
+"""
+
+# %%
+dropping = ModernGPT(replace(grams, ngram_dropout=0.25)).ngrams
+given = []
+dropping.mix.register_forward_pre_hook(lambda module, inputs: given.append(inputs[0]))
+texts = training_part[: 64 * 32].view(64, 32)  # (B, T)
+for training in (True, False):
+    dropping.train(training)(texts)
+in_training, later = (rows.unflatten(-1, (3, -1)) for rows in given)  # (B, T, 3, width)
+gone = (in_training == 0).all(dim=-1)  # (B, T, 3)
+torch.testing.assert_close(in_training[~gone], later[~gone] / 0.75)
+claim("today_rows_gone", gone.float().mean().item(), (0.2, 0.3), kind="statistical")
+claim("today_rows_gone_later", (later == 0).all(dim=-1).sum().item(), expected=0)
+
+# %% [markdown]
+r"""
+{{ today_rows_gone:.0%}} of the rows were left out in training, and {{ today_rows_gone_later }} afterwards.
 """
 
 # %% [markdown]
@@ -1063,6 +1083,7 @@ assert by_formula == parameters(loaded.model) == verify.expected_parameters(real
 names = (
     "vocab_size", "block_size", "n_layer", "n_head", "kv_heads", "n_embd", "inner", "norm", "gain", "positions",
     "rope_base", "activation", "bias", "qk_norm", "embedding_norm", "tied", "ngrams", "ngram_rows", "ngram_width",
+    "ngram_dropout", "channel_dropout",
 )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def attention(attn, x, kept=None):
 def _modern_forward(model, idx, cache):
     """`forward` of a ModernGPT: G heads are kept for H that ask, and keys are kept as they were turned."""
     last = None if cache is None else cache.last
-    x, turn = model.embed(idx, 0 if cache is None else len(cache), last)
+    x, turn = model.embed(idx, 0 if cache is None else len(cache), last, whole=True)
     layers = []
     for i, block in enumerate(model.h):
         q, k, v = block.attn.project(block.ln_1(x), turn)

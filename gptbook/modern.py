@@ -35,7 +35,8 @@ class ModernConfig:
     much as two). `activation` is "swiglu" or "geglu", with a gate, or one of ACTIVATIONS, without. `gain` gives each
     norm a factor a channel; `qk_norm` divides each query and key by its size, `embedding_norm` the embedding.
     The last 2 to `ngrams` tokens are looked up together in tables of `ngram_rows` rows and `ngram_width` columns each;
-    `ngram_rows` is best a prime. `ngram_dropout` of what was looked up is left out in training, as whole rows.
+    `ngram_rows` is best a prime. `ngram_dropout` of what was looked up is left out in training, as whole rows, and
+    `channel_dropout` of what a layer adds to the stream, the same channels at all positions of a text.
     Raises ValueError or TypeError naming the field that makes no sense.
     """
 
@@ -54,6 +55,7 @@ class ModernConfig:
     bias: bool = False
     tied: bool = True
     dropout: float = 0.0
+    channel_dropout: float = 0.0
     gain: bool = True
     qk_norm: bool = False
     embedding_norm: bool = False
@@ -77,9 +79,9 @@ class ModernConfig:
         for name in ("bias", "tied", "gain", "qk_norm", "embedding_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        for name, least, below in (
-            ("norm_eps", 0, math.inf), ("rope_base", 1, math.inf), ("dropout", 0, 1), ("ngram_dropout", 0, 1),
-        ):  # fmt: skip
+        bounds = {"norm_eps": (0, math.inf), "rope_base": (1, math.inf)}
+        bounds |= dict.fromkeys(("dropout", "channel_dropout", "ngram_dropout"), (0, 1))
+        for name, (least, below) in bounds.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{name} must be a number, got {value!r}")
@@ -153,6 +155,23 @@ class Linear(nn.Linear):
         shares = self.weight.view(n, -1, self.in_features)  # nothing is copied
         y = torch.bmm(x.reshape(1, 1, -1).expand(n, 1, -1), shares.mT).view(*x.shape[:-1], -1)
         return y if self.bias is None else y + self.bias
+
+
+class SharedDropout(nn.Dropout):
+    """Dropout with one draw for all that lies along `dim`, which is kept or left out as a whole: x -> x's shape.
+
+    There is little to draw, which takes long on a processor. Gal and Ghahramani 2016, "A Theoretically Grounded
+    Application of Dropout in Recurrent Neural Networks".
+    """
+
+    def __init__(self, p: float, dim: int):
+        super().__init__(p)
+        self.dim = dim
+
+    def forward(self, x):
+        if not self.training or self.p == 0:
+            return x
+        return x * super().forward(torch.ones_like(x.narrow(self.dim, 0, 1)))
 
 
 class CausalSelfAttention(nn.Module):
@@ -243,13 +262,12 @@ class Ngrams(nn.Module):
         super().__init__()
         self.lengths, self.rows, self.nothing = config.ngrams - 1, config.ngram_rows, config.vocab_size
         self.table = nn.Embedding(self.lengths * self.rows, config.ngram_width)  # all tables, one below the other
-        self.dropout = nn.Dropout(config.ngram_dropout)
+        self.dropout = SharedDropout(config.ngram_dropout, dim=-1)
         self.mix = Linear(self.lengths * config.ngram_width, config.n_embd, bias=False)
 
-    def forward(self, idx, before=None):
+    def forward(self, idx, before=None, whole: bool = False):
         found = self.table(self.places(idx, before))  # (B, T, N-1, width)
-        kept = self.dropout(torch.ones_like(found[..., :1]))  # (B, T, N-1, 1)
-        return self.mix((found * kept).flatten(2))  # (B, T, C)
+        return self.mix((found if whole else self.dropout(found)).flatten(2))  # (B, T, C)
 
     def places(self, idx, before=None):
         """The row of each length for each of tokens idx (B, T) that follow `before` (B, N-1): (B, T, N-1).
@@ -286,10 +304,11 @@ class Block(nn.Module):
         self.attn = CausalSelfAttention(config)
         self.ln_2 = norm(config)
         self.mlp = MLP(config)
+        self.dropout = SharedDropout(config.channel_dropout, dim=1)
 
     def forward(self, x, turn=None):
-        x = x + self.attn(self.ln_1(x), turn)  # (B, T, C)
-        return x + self.mlp(self.ln_2(x))  # (B, T, C)
+        x = x + self.dropout(self.attn(self.ln_1(x), turn))  # (B, T, C)
+        return x + self.dropout(self.mlp(self.ln_2(x)))  # (B, T, C)
 
 
 class ModernGPT(nn.Module):
@@ -337,16 +356,17 @@ class ModernGPT(nn.Module):
             x = block(x, turn)  # (B, T, C)
         return self.lm_head(self.ln_f(x))  # (B, T, V)
 
-    def embed(self, idx, start: int = 0, before=None):
+    def embed(self, idx, start: int = 0, before=None, whole: bool = False):
         """The stream (B, T, C) of tokens idx (B, T) at positions start, start + 1, ..., and how these are turned.
 
         A turn is a pair (cos, sin), (T, D/2) each; None where positions are learned, and in the stream already. The N-1
-        tokens `before` (B, N-1) are for the n-grams, with V where nothing is known; None: nowhere.
+        tokens `before` (B, N-1) are for the n-grams, with V where nothing is known; None: nowhere. If `whole`, none of
+        these is left out, whatever the mode.
         """
         here = slice(start, start + idx.size(1))
         x = self.wte(idx)  # (B, T, C)
         if self.ngrams is not None:
-            x = x + self.ngrams(idx, before)  # (B, T, C)
+            x = x + self.ngrams(idx, before, whole)  # (B, T, C)
         if self.config.positions == "learned":
             return self.ln_e(x + self.wpe.weight[here]), None
         return self.ln_e(x), (self.cos[here], self.sin[here])

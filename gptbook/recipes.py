@@ -43,7 +43,8 @@ PRESETS = {
         activation="gelu_tanh", qkv_bias=True, tied=True, init="gpt2",
     ),
     "shakespeare": ModernConfig(
-        block_size=256, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False, ngrams=5
+        block_size=256, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False, ngrams=5,
+        ngram_dropout=0.1,
     ),
     "smollm2": ModernConfig(
         vocab_size=49152, block_size=8192, n_layer=30, n_head=9, n_kv_head=3, n_embd=576, n_inner=1536,

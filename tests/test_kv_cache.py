@@ -384,10 +384,14 @@ def test_a_cache_that_remembers_is_told():
     assert off(remembering, model, rows(2, 4, 2), (3, 1)) > 1e-3
 
 
-@pytest.mark.parametrize("config", [CONFIG, MODERN], ids=["gpt", "modern"])
-def test_training_mode_has_no_dropout_in_it(config):
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [(CONFIG, "dropout"), (MODERN, "dropout"), (MODERN, "channel_dropout"), (MODERN, "ngram_dropout")],
+)
+def test_training_mode_has_no_dropout_in_it(config, name):
     """If this fails, a model that was left in training mode writes at random with a cache."""
-    model = any_weights(replace(config, dropout=0.5))
+    more = {"ngrams": 3, "ngram_rows": 53} if name == "ngram_dropout" else {}
+    model = any_weights(replace(config, **{name: 0.5}, **more))
     idx = rows(2, 8)
     expected = model(idx)
     model.train()

@@ -31,6 +31,7 @@ CHANGES = {
     "no bias": {"bias": False},
     "tied": {"tied": True},
     "dropout": {"dropout": 0.3},
+    "dropout of channels": {"channel_dropout": 0.3},
     "squared ReLU": {"activation": "relu2"},
     "no gain": {"gain": False},
     "norm of queries and keys": {"qk_norm": True},
@@ -394,7 +395,7 @@ def test_each_change_works_alone(change):
     assert verify.causal(model, 11, 8).status == "passed"
 
 
-@pytest.mark.parametrize("change", [c for c in CHANGES if c not in ("dropout", "inner")])
+@pytest.mark.parametrize("change", [c for c in CHANGES if "dropout" not in c and c != "inner"])
 def test_each_change_is_one(change):
     """If this fails, a field of the configuration says something and does nothing."""
     ours = randomised(ModernGPT(PLAIN))
@@ -579,6 +580,7 @@ def test_a_modern_model_writes():
         ({"tied": "no"}, TypeError, "tied must be True or False"),
         ({"dropout": 1.0}, ValueError, "dropout must be at least 0 and below 1"),
         ({"ngrams": 10, "block_size": 9}, ValueError, "ngrams must be at most block_size, got 10 and 9"),
+        ({"channel_dropout": -0.1}, ValueError, "channel_dropout must be at least 0 and below 1, got -0.1"),
         ({"ngram_dropout": 1.0}, ValueError, "ngram_dropout must be at least 0 and below 1, got 1.0"),
         ({"ngrams": 3, "ngram_rows": 66}, ValueError, "ngram_rows must share no factor with vocab_size + 1, got 66"),
         ({"dropout": "0"}, TypeError, "dropout must be a number"),
@@ -804,6 +806,22 @@ def test_ngrams_are_left_out_as_whole_rows_and_in_training_alone():
     assert left_out.float().mean().item() == pytest.approx(0.25, abs=0.05)
     assert not torch.equal(left_out[..., 0], left_out[..., 1])  # each length by itself
     assert torch.equal(module.eval()(idx).view_as(found), found)
+
+
+def test_channels_are_left_out_at_all_positions_and_in_training_alone():
+    """If this fails, what is left out at one position is told by the next, or a model that writes lacks channels."""
+    torch.manual_seed(0)
+    block = modern.Block(replace(SMALL, channel_dropout=0.25))
+    block.mlp.c_proj.weight.data.zero_()  # attention alone adds
+    x = torch.randn(60, SMALL.block_size, SMALL.n_embd)  # (B, T, C)
+    with torch.no_grad():
+        share = (block(x) - x) / block.attn(block.ln_1(x))
+        gone = share.abs() < 0.1
+        assert torch.equal(gone, gone[:, :1].expand_as(gone))
+        assert gone[:, 0].float().mean().item() == pytest.approx(0.25, abs=0.05)
+        assert gone[:, 0].sum(dim=0).max() < 60  # each text loses channels of its own
+        torch.testing.assert_close(share[~gone].median(), torch.tensor(4 / 3))
+        torch.testing.assert_close(block.eval()(x), x + block.attn(block.ln_1(x)))
 
 
 def test_only_tables_decay_at_their_own_rate():

@@ -8,6 +8,7 @@ import json
 import math
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from sabotage import CONFIG, T, Toy, V, WithLoss
 
 from gptbook import verify
 from gptbook.model import GPT, GPTConfig
+from gptbook.modern import ModernConfig, ModernGPT
 from gptbook.recipes import PRESETS
 from gptbook.verify.subject import untouched
 
@@ -381,6 +383,19 @@ def test_dropout_is_compared_with_what_is_expected():
     assert verify.dropout(build(lambda: GPT(config)), V, T, config).status == "passed"
     assert verify.dropout(build(Toy), V, T, config).status == "failed"
     assert verify.dropout(build(lambda: GPT(config)), V, T, CONFIG).status == "failed"
+
+
+@pytest.mark.parametrize("name", ["dropout", "channel_dropout", "ngram_dropout"])
+def test_each_kind_of_dropout_is_compared(name):
+    """If this fails, a model that leaves out n-grams or channels is called random, or one that does not is passed."""
+    shape = {"vocab_size": V, "block_size": T, "n_layer": 2, "n_head": 4, "n_embd": 32, "ngrams": 2, "ngram_rows": 97}
+    without, config = ModernConfig(**shape), ModernConfig(**shape, **{name: 0.2})
+    right, wrong = build(lambda: ModernGPT(config)), build(lambda: ModernGPT(without))
+    assert verify.dropout(right, V, T, config).status == verify.dropout(wrong, V, T, without).status == "passed"
+    assert verify.dropout(right, V, T, without).status == verify.dropout(wrong, V, T, config).status == "failed"
+    if name == "ngram_dropout":  # without n-grams there is nothing to leave out
+        config = replace(config, ngrams=1)
+        assert verify.dropout(build(lambda: ModernGPT(config)), V, T, config).status == "passed"
 
 
 @pytest.mark.parametrize(("side", "std"), [("passed", 0.02), ("differs", 0.2), ("failed", 2.0)])

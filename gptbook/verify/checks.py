@@ -191,13 +191,19 @@ def _run(subject: Subject, model: nn.Module, idx: torch.Tensor, seed: int) -> to
     return subject.raw(model, idx)
 
 
+def _declared(config, otherwise: float) -> float:
+    """The highest rate of dropout that the configuration asks for, or `otherwise` if it knows no such thing."""
+    names = ["dropout", "channel_dropout"] + ["ngram_dropout"] * (getattr(config, "ngrams", 1) > 1)
+    return max((getattr(config, name) for name in names if hasattr(config, name)), default=otherwise)
+
+
 @_check("dropout", needs=("finite", "deterministic"))
 def dropout(subject: Subject) -> Result:
     """Dropout that the model declares is at work in training mode."""
     model, idx = copy.deepcopy(subject.random()).train(), subject.tokens(2, subject.T)
     declared = max((m.p for m in model.modules() if isinstance(m, nn.Dropout)), default=0.0)
     if subject.expect is not None:
-        declared = getattr(subject.expect, "dropout", declared)
+        declared = _declared(subject.expect, declared)
     agree = torch.equal(_run(subject, model, idx, 0), _run(subject, model, idx, 1))
     measured = f"two calls {'agree' if agree else 'differ'} in training mode"
     if declared and agree:
