@@ -3,14 +3,14 @@
     python benchmarks/training.py CHECKOUT [ROUNDS] [--save]
 
 CHECKOUT is a folder with a clone of nanoGPT, whose model and optimizer are used as they are, in a loop that does what
-its train.py does on a processor: batches from a file by memmap, float32, clipping, its own optimizer. All have its
-small configuration: 4 layers, 4 heads, width 128, context 64, 12 rows. The book's own recipe, with the batches that it
-trains on, comes beside them. All take turns, a few steps each, so that they meet the same machine; figures are medians,
-ratios those of the medians. Compilation is not counted.
+its train.py does on a processor: batches from a file by memmap, float32, clipping, its own optimizer. Its small
+configuration is that of the others too: 4 layers, 4 heads, width 128, context 64, 12 rows; only the book's own recipe
+has its own, and the batches that it trains on. All take turns, a few steps each, so that they meet the same machine;
+figures are medians, ratios those of tokens a second. Compilation is not counted.
 
 The operations of a step are 6 for each token and each weight of a matrix product, and those of attention's scores and
-values; what Muon needs is not among them. They stand beside the rate of the matrix products alone, in the same
-precision, at the shapes of the model's layers and for as many tokens at once.
+values; what Muon needs is not among them. Beside them stands the rate of the products of a forward pass alone, in the
+same precision, at the shapes of the model's layers and for as many tokens at once.
 """
 
 import os

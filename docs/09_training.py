@@ -349,7 +349,7 @@ display.table(
         "validation",
         "bits per character",
     ),
-    caption="Both models at the end of training. The losses are in nats: over the whole of the validation split, and over as long a beginning of the training split.",
+    caption="Both models at the end of training. The losses are in nats: over the whole of the validation split, and over as many characters from the start of the training split.",
 )
 
 # %% [markdown]
@@ -406,12 +406,15 @@ training text alone. When that part grows at the cost of the rest, the validatio
 A weight of a matrix costs six operations for each token: a multiplication and an addition on the way forward, and twice as many on the
 way back. The blocks hold $12 L C^2$ such weights, and the unembedding $V C$. Attention adds the scores and the weighted sums, $12\, L\, T\, C$
 a token in all. Multiply by the tokens per second, and compare with what this machine does in one large matrix product. That was
-measured before each run, and the better of the two counts.
+measured before each run, in numbers of the same kind, and the better of the two counts. The kind stands in the table. Some processors have instructions for bfloat16, numbers of 16 bits in place of 32, and multiply them in less time. The recipes leave it to the processor. [Page 18](18_scaling.py) says why 16 bits are enough for the products, while weights and optimizer stay in 32.
 """
 
 # %%
-peak = max(run.summary["peak_gflops"] for run in runs.values())
-claim("machine_peak", peak, kind="statistical")
+peaks = {}
+for run in runs.values():
+    kind = run.summary["precision"]
+    peaks[kind] = max(run.summary["peak_gflops"], peaks.get(kind, 0))
+claim("machine_peak", peaks[large.summary["precision"]], kind="statistical")
 rows = []
 for name, run in runs.items():
     c, s = run.model.config, run.summary
@@ -421,20 +424,21 @@ for name, run in runs.items():
     rate = operations * s["tokens_per_second"] / 1e9
     share = claim(
         name.replace("-", "_") + "_share_of_peak",
-        rate / peak,
+        rate / peaks[s["precision"]],
         kind="statistical",
     )
     numbers = (s["seconds"], s["tokens_per_second"], rate)
-    rows.append((name, *(f"{number:,.0f}" for number in numbers), f"{share:.0%}"))
+    shown = (f"{number:,.0f}" for number in numbers)
+    rows.append((name, s["precision"], *shown, f"{share:.0%}"))
 display.table(
     rows,
-    header=("recipe", "seconds", "tokens/s", "GFLOP/s", "share of peak"),
+    header=("recipe", "numbers", "seconds", "tokens/s", "GFLOP/s", "share of peak"),
     caption=f"Threads: {large.summary['threads']}, of: {large.summary['processor']}. Seconds of training, evaluation apart.",
 )
 
 # %% [markdown]
 r"""
-A GFLOP/s is a billion operations a second. The peak was {{ machine_peak:.0f}}. Looking up an embedding is no multiplication, so
+A GFLOP/s is a billion operations a second. The peak for the larger model was {{ machine_peak:.0f}}. Looking up an embedding is no multiplication, so
 embeddings do not count. The rest of the time goes into everything around the products: softmax, norms, the optimizer, memory. Other
 work on the machine at the time lowers the share as well.
 

@@ -109,7 +109,8 @@ model of this page has {{ own_per_character:.1f}} parameters for every character
 for the text, and time to learn it.
 
 The recipe: $L = 4$, $H = 4$, $C = 128$, a window of $T = 128$, $B = 32$, AdamW with a constant rate of `2e-3`, and `1000` steps. As
-before, the last tenth of the text is held out.
+before, the last tenth of the text is held out. As on page 9, the processor decides in which numbers products are computed. Losses on the way are measured
+with the same numbers, and the last one in 32 bits.
 
 ## How unlike the tenths are
 
@@ -538,7 +539,7 @@ from gptbook.trainer import evaluate
 
 val_tokens = torch.tensor(tokenizer.encode(held_out))  # (N,)
 kept = evaluate(models[best], val_tokens).loss
-assert abs(kept - losses[best]["val_loss"]) < 1e-2  # on the way in the run's precision
+assert abs(kept - losses[best]["val_loss"]) < 1e-2  # on the way, perhaps in 16 bits
 claim("own_best_step", best, kind="statistical")
 claim("own_best_loss", kept, kind="statistical")
 print(f"kept after step {best}: {kept:.3f} nats, at the end {last['val_loss']:.3f}")
@@ -567,6 +568,7 @@ display.table(
         )
     ],
     header=("text", "training", "validation", "gap"),
+    caption="Losses in nats: over the whole of the validation part, and over as many characters from the start of the training part.",
 )
 
 # %% [markdown]

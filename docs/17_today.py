@@ -498,7 +498,9 @@ Every pair of characters has a row of its own, since $(V + 1)^2$ is below $R$. O
 
 What does it cost? To read, hardly any time: a row is looked up, and nothing is multiplied with the rest of the table. In training, though, the optimizer goes over all rows at every step, and that takes time. And it costs memory. The three tables and their matrix have {{ today_grams_more:,}} numbers, far more than all the blocks of this small model. And a row that is met twice in a text can learn those two places by heart. So the tables **decay**, with a rate of their own (`table_decay`): at each step every row shrinks by a small share of itself. What the text does not confirm again fades.
 
-There is a second cure, **dropout** of whole rows. In training each row that was looked up is left out with a given chance (`ngram_dropout`), and the rest is scaled up, so that the mean stays. So the blocks can rely on no row. After training, nothing is left out. (`channel_dropout` does the same to what a block's two layers add to the stream: some channels are left out, the same ones at all positions of a text.) To see it, we catch what goes into the matrix, with a hook as on [page 12](12_lens.py).
+There is a second cure, **dropout**. In its ordinary form it sets each number to zero with a given chance, while the model is trained, and divides the rest by the chance to stay, so that the mean is the same. Nothing can rely on any one number then. When the model writes or is measured, nothing is left out. Here it takes whole rows: `ngram_dropout` is the chance of each looked-up row to be left out, wherever it was looked up. (`channel_dropout` takes whole channels from what attention and the MLP of a block add to the stream. It draws them anew for each text and each addition, but for all positions of the text at once.)
+
+In the code above, `self.dropout` does it, unless `whole` is asked for: the cache of [page 11](11_cache.py) leaves nothing out in any mode. To see it, we catch what goes into the matrix, with a hook as on [page 12](12_lens.py).
 """
 
 # %%
@@ -513,10 +515,11 @@ gone = (in_training == 0).all(dim=-1)  # (B, T, 3)
 torch.testing.assert_close(in_training[~gone], later[~gone] / 0.75)
 claim("today_rows_gone", gone.float().mean().item(), (0.2, 0.3), kind="statistical")
 claim("today_rows_gone_later", (later == 0).all(dim=-1).sum().item(), expected=0)
+display.source(modern.SharedDropout)
 
 # %% [markdown]
 r"""
-{{ today_rows_gone:.0%}} of the rows were left out in training, and {{ today_rows_gone_later }} afterwards.
+{{ today_rows_gone:.0%}} of the rows were left out in training mode, and {{ today_rows_gone_later }} out of it. Those that stayed were divided by the chance to stay.
 """
 
 # %% [markdown]
@@ -949,7 +952,7 @@ So are these parts bad, and those within the noise good for nothing? This experi
 r"""
 ## The book's fast recipe
 
-All changes but groups and gate, with Muon, make the recipe `shakespeare`. It was chosen on the development split. It looks up runs of up to {{ today_fast_ngrams }} characters in tables of {{ today_fast_rows:,}} rows, which decay by {{ today_fast_decay:.0%}} a step while the rate is highest. Now it is trained on the whole training part. Its loss on the validation text is measured on the way, and nothing is chosen by it. Beside it stands the recipe of page 9, with the classic model and AdamW.
+All changes but groups and gate, with Muon, make the recipe `shakespeare`. It was chosen on the development split. It looks up runs of up to {{ today_fast_ngrams }} characters in tables of {{ today_fast_rows:,}} rows, which decay by {{ today_fast_decay:.0%}} a step while the rate is highest, and it leaves out {{ today_fast_left_out:.0%}} of what it looked up. Now it is trained on the whole training part. Its loss on the validation text is measured on the way, and nothing is chosen by it. Beside it stands the recipe of page 9, with the classic model and AdamW.
 """
 
 # %%
@@ -1011,6 +1014,7 @@ claim("today_fast_ngrams", fast.model.config.ngrams)
 claim("today_fast_rows", fast.model.config.ngram_rows)
 fastest = recipes.TRAINING["shakespeare"]
 claim("today_fast_decay", fastest.learning_rate * fastest.table_decay)
+claim("today_fast_left_out", fast.model.config.ngram_dropout)
 claim("today_fast_window", fast.model.config.block_size)
 blocks = parameters(fast.model.h) / parameters(classic_run.model.h)
 claim("today_fast_blocks", blocks, (0.9, 1.1), kind="tolerance")
@@ -1040,7 +1044,7 @@ assert summary["precision"] in ("bfloat16", "float32")
 r"""
 On text that nobody chose anything by, the fast recipe has a loss of {{ today_fast_loss:.2f}} nats, which is {{ today_fast_gain:.2f}} below that of `step-5`. Its blocks have {{ today_fast_blocks:.2f}} times as many parameters. Its tables of n-grams have {{ today_fast_tables:.0f}} times as many as the rest of the model, and a token reads {{ today_fast_reads}} rows of them. The training took {{ today_fast_seconds:.0f}} seconds on {{ today_fast_threads}}.
 
-What did the machine have to do with it? {{ today_fast_precision}} {{ today_fast_compiled}} By the count of [page 9](09_training.py), the training reached {{ today_fast_rate:.0f}} billion operations a second. A plain product of two large matrices in the same precision reaches {{ today_fast_peak:.0f}} on the same machine. (The count leaves out Muon's own products.)
+What did the machine have to do with it? Both recipes let the processor decide in which numbers they multiply. {{ today_fast_precision}} {{ today_fast_compiled}} By the count of [page 9](09_training.py), the training reached {{ today_fast_rate:.0f}} billion operations a second. A plain product of two large matrices in the same precision reaches {{ today_fast_peak:.0f}} on the same machine. (The count leaves out Muon's own products.)
 
 And it writes:
 """
@@ -1083,7 +1087,6 @@ assert by_formula == parameters(loaded.model) == verify.expected_parameters(real
 names = (
     "vocab_size", "block_size", "n_layer", "n_head", "kv_heads", "n_embd", "inner", "norm", "gain", "positions",
     "rope_base", "activation", "bias", "qk_norm", "embedding_norm", "tied", "ngrams", "ngram_rows", "ngram_width",
-    "ngram_dropout", "channel_dropout",
 )  # fmt: skip
 
 
@@ -1293,7 +1296,7 @@ r"""
 * Rotary positions put distances into scores. Grouped queries make the cache smaller. A gate costs a third matrix, so the MLP gets narrower.
 * QK norm bounds every score. The ends of the model get a norm and a table of their own.
 * Muon makes a step that is alike in all directions, by a polynomial in the gradient.
-* Tables of n-grams say at once what attention would have to learn. They cost memory, and must decay.
+* Tables of n-grams say at once what attention would have to learn. They cost memory. Decay and dropout keep them from learning a text by heart.
 * In a short run at our size, n-grams, positions and the optimizer bring the most. A difference counts only beside the spread of seeds.
 
 ## What this page left out

@@ -4,7 +4,8 @@ Four things are exchanged, each by one field of the configuration: how a vector 
 is told (rotary), how many heads share a key and a value (grouped queries), and what stands between the two layers of
 the MLP (a gate). With none of them this is the GPT of page 8. With all of them it is a Llama, and SmolLM2 is one.
 Five more, later than that, are off unless asked for: a square behind the ReLU, norms without a gain, a norm for queries
-and keys, one for the embedding, and an embedding of the last few tokens together.
+and keys, one for the embedding, and an embedding of the last few tokens together. So is dropout of whole channels, and
+of what was looked up.
 
 Shapes as in `model.py`, and G heads of keys and values, each read by H / G heads of queries; N tokens are looked up
 together, at most.
@@ -35,8 +36,8 @@ class ModernConfig:
     much as two). `activation` is "swiglu" or "geglu", with a gate, or one of ACTIVATIONS, without. `gain` gives each
     norm a factor a channel; `qk_norm` divides each query and key by its size, `embedding_norm` the embedding.
     The last 2 to `ngrams` tokens are looked up together in tables of `ngram_rows` rows and `ngram_width` columns each;
-    `ngram_rows` is best a prime. `ngram_dropout` of what was looked up is left out in training, as whole rows, and
-    `channel_dropout` of what a layer adds to the stream, the same channels at all positions of a text.
+    `ngram_rows` is best a prime. `ngram_dropout` of the rows that were looked up are left out in training, each by
+    itself, and `channel_dropout` of the channels of what attention and MLP add, at all positions of a text at once.
     Raises ValueError or TypeError naming the field that makes no sense.
     """
 
@@ -160,8 +161,8 @@ class Linear(nn.Linear):
 class SharedDropout(nn.Dropout):
     """Dropout with one draw for all that lies along `dim`, which is kept or left out as a whole: x -> x's shape.
 
-    There is little to draw, which takes long on a processor. Gal and Ghahramani 2016, "A Theoretically Grounded
-    Application of Dropout in Recurrent Neural Networks".
+    To draw takes long on a processor, and here there is little to draw. Along positions: Gal and Ghahramani 2016, "A
+    Theoretically Grounded Application of Dropout in Recurrent Neural Networks".
     """
 
     def __init__(self, p: float, dim: int):
@@ -360,8 +361,8 @@ class ModernGPT(nn.Module):
         """The stream (B, T, C) of tokens idx (B, T) at positions start, start + 1, ..., and how these are turned.
 
         A turn is a pair (cos, sin), (T, D/2) each; None where positions are learned, and in the stream already. The N-1
-        tokens `before` (B, N-1) are for the n-grams, with V where nothing is known; None: nowhere. If `whole`, none of
-        these is left out, whatever the mode.
+        tokens `before` (B, N-1) are for the n-grams, with V where nothing is known; None: nowhere. If `whole`, no row
+        of theirs is left out, whatever the mode.
         """
         here = slice(start, start + idx.size(1))
         x = self.wte(idx)  # (B, T, C)

@@ -58,11 +58,11 @@ TRAINING = {
         weight_decay=0.1, betas=(0.9, 0.99), clip=1.0, eval_every=300, snapshots=(0, 50, 300, 900), precision="auto",
     ),
     "lets-build": TrainConfig(
-        batch_size=16, steps=3000, learning_rate=1e-3, eval_every=300, random_batches=50,
+        batch_size=16, steps=3000, learning_rate=1e-3, eval_every=300, random_batches=50, precision="auto",
         snapshots=(0, 50, 300, 900),
     ),
     "lets-build-bpe": TrainConfig(  # as much work as lets-build: its tokens cost more each, for the larger unembedding
-        batch_size=16, steps=2183, learning_rate=1e-3, eval_every=300, random_batches=50,
+        batch_size=16, steps=2183, learning_rate=1e-3, eval_every=300, random_batches=50, precision="auto",
         snapshots=(0, 50, 300, 900),
     ),
     "under-the-hood": TrainConfig(
@@ -100,8 +100,8 @@ def build(config: GPTConfig | ModernConfig) -> GPT | ModernGPT:
 @dataclass
 class Trained:
     """A recipe's model, trained to the end. `history` is one dictionary a measurement; `summary` holds the losses at
-    the end (nats a token, as `trainer.measure` says), that of validation in bits per byte too, the time, the speed, the
-    machine.
+    the end (nats a token: over all of the validation part, and over as long a beginning of the training part), that of
+    validation in bits per byte too, the time, the speed, the machine.
     """
 
     model: GPT | ModernGPT
@@ -136,7 +136,8 @@ def trained(name: str, show: bool | None = None) -> Trained:
     """The model of the recipe `name`, trained on its text: kept from the last time, or trained now.
 
     A kept model serves as long as everything it depends on is the same: the source that training runs, both
-    configurations, the text and its tokens, the versions of Python and PyTorch. Models are kept in the folder that
+    configurations, the text and its tokens, the versions of Python and PyTorch; not the processor, whose instructions
+    may have decided the precision. Models are kept in the folder that
     GPTBOOK_RUNS names, else in the user's cache. A training shows how it goes on on a terminal, elsewhere only if
     `show` says so. Raises ValueError for an unknown recipe.
 

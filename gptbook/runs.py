@@ -22,6 +22,7 @@ from gptbook.modern import ModernConfig, ModernGPT
 
 CONFIG, METRICS, CHECKPOINT = "config.json", "metrics.jsonl", "checkpoint.safetensors"
 FAMILIES = {"gpt": (GPTConfig, GPT), "modern": (ModernConfig, ModernGPT)}
+LATER = {"channel_dropout": 0.0, "ngram_dropout": 0.0}  # fields of a model that runs from before do not have
 
 
 class RunError(ValueError):
@@ -192,6 +193,7 @@ def _key(config: dict) -> str:
     """The sha256 of what must not change in a run: all but its length, and the versions."""
     training = {name: value for name, value in config["training"].items() if name != "steps"}
     fixed = {name: value for name, value in config.items() if name != "versions"} | {"training": training}
+    fixed["model"] = {name: value for name, value in config["model"].items() if (name, value) not in LATER.items()}
     if fixed.get("family") == "gpt":  # left out, as a run from before does
         del fixed["family"]
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()

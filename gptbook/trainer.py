@@ -36,7 +36,8 @@ class TrainConfig:
     With the optimizer "muon", AdamW keeps what is no matrix of a block, and the matrices have a rate of their own, with
     the same schedule. The tables of n-grams, where a model has them, decay at a rate of their own, `table_decay`.
     `precision` and `compile` are for `engine.make`.
-    Losses are measured every `eval_every` steps, and weights kept after each of the steps in `snapshots`.
+    Losses are measured every `eval_every` steps, on the way in the precision of the products and at the end in float32,
+    and weights kept after each of the steps in `snapshots`.
     `random_batches` above 0 adds the estimate from so many random batches. Raises ValueError or TypeError naming the
     field that makes no sense.
     """

@@ -38,6 +38,7 @@ import runs
 log = logging.getLogger("mkdocs.hooks.book")  # below "mkdocs", so that --strict counts its warnings
 
 HERE = str(Path(__file__).parent)
+OWN_MARK = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # of the code that runs, whatever is typed meanwhile
 MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, converted, render)  # none before what it imports
 TESTS = "tests/test_theorems.py"
 CODES_URI = "assets/codes.json"
@@ -314,12 +315,10 @@ def _write_notebook(file) -> None:
     target, file.book_download = build.cache / "pages" / name, build.cache / "downloads" / name
     file.abs_src_path = str(target)
 
-    mark, made = target.with_suffix(".json"), hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    about = json.dumps([made, dependencies.versions(("nbformat",)), address, cells])
-    key = hashlib.sha256(about.encode()).hexdigest()
-    if dependencies.kept(mark, key) == {"whole": True} and target.is_file() and file.book_download.is_file():
+    mark, about = target.with_suffix(".json"), [OWN_MARK, dependencies.versions(("nbformat",)), address, cells]
+    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    if dependencies.kept(mark, key).get("holds") == [_sha256(target), _sha256(file.book_download)]:
         return
-    mark.unlink(missing_ok=True)
     # Put together by hand: nbformat's own way checks each cell again, and takes longer than all else here.
     about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     about["language_info"] = {"name": "python"}
@@ -327,7 +326,14 @@ def _write_notebook(file) -> None:
     dependencies.write_aside(target, nbformat.v4.writes(notebook))
     notebook.cells = list(_for_readers(notebook.cells, address))
     dependencies.write_aside(file.book_download, nbformat.v4.writes(notebook))
-    dependencies.keep(mark, key, whole=True)
+    dependencies.keep(mark, key, holds=[_sha256(target), _sha256(file.book_download)])
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def _for_readers(cells: list, address: str):
@@ -554,14 +560,15 @@ def on_page_content(html, page, config, files):
 
 @event_priority(100)
 def _before_the_search(context, page, config, nav):
-    if search := config.plugins.get("material/search"):
-        page.search = converted.Search(build.cache / "search", page, search.search_index.entries)
+    index = getattr(config.plugins.get("material/search"), "search_index", None)  # there is none where it is off
+    page.search = index and converted.Search(build.cache / "search", page, index.entries)
+    if page.search:
         page.search.begin()
 
 
 @event_priority(-100)
 def _after_the_search(context, page, config, nav):
-    if "material/search" in config.plugins:
+    if page.search:
         page.search.end()
 
 

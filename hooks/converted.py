@@ -17,6 +17,7 @@ from mkdocs.utils import CountHandler
 import dependencies
 
 FORMAT = 1
+OWN_MARK = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 CONVERTERS = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
 
 # The search reads a page a piece at a time: it needs nothing of pictures, or of the colours of code.
@@ -79,8 +80,7 @@ class Search:
         self.content, self.meta = page.content, page.meta
         self.path = folder / Path(page.file.src_uri).with_suffix(".json")
         about = [
-            FORMAT, dependencies.versions(("mkdocs-material",)), _UNSEARCHED.pattern, _COLOURS.pattern,
-            page.url, page.title, repr(page.meta), page.content,
+            OWN_MARK, dependencies.versions(("mkdocs-material",)), page.url, page.title, repr(page.meta), page.content,
         ]  # fmt: skip
         self.key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
 

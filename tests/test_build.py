@@ -575,6 +575,27 @@ def test_a_warm_build_makes_the_same_site(book):
     assert plugins["mkdocs-jupyter"].config["ignore_h1_titles"]
 
 
+def test_the_search_finds_the_same_after_a_warm_build(book):
+    """If this fails, the search misses pages that have not changed, or the build no longer knows the theme's search."""
+    pytest.importorskip("material", reason="the site's theme is not installed")
+    assert "material/search" in load_config(str(ROOT / "mkdocs.yml")).plugins
+    edit(book, "mkdocs.yml", "theme: {name: null, custom_dir: theme}", "theme: {name: material, font: false}")
+    edit(book, "mkdocs.yml", "plugins:\n", "plugins:\n  - search\n")
+    found = []
+    for _ in range(2):
+        assert (again := build(book)).passed, again.log
+        found.append(json.loads((book / "site/search/search_index.json").read_text(encoding="utf-8"))["docs"])
+    assert found[0] == found[1]
+    assert any(entry["location"].startswith("01_model/") for entry in found[0])
+    kept = book / ".cache/gptbook/search/01_model.json"
+    about = json.loads(kept.read_text(encoding="utf-8"))
+    kept.write_text(json.dumps(about | {"entries": [{"location": "kept", "title": "", "text": ""}]}), encoding="utf-8")
+    assert build(book).passed
+    assert "kept" in [e["location"] for e in json.loads((book / "site/search/search_index.json").read_text())["docs"]]
+    edit(book, "mkdocs.yml", "  - search\n", "  - search: {enabled: false}\n")
+    assert build(book).passed
+
+
 def test_an_unchanged_page_is_not_converted_again(book):
     """If this fails, a warm build pays for the conversion of every page, or shows what a page was before an edit."""
     kept = book / ".cache/gptbook/cells/01_model.json"
@@ -643,9 +664,11 @@ def test_the_search_reads_an_unchanged_page_once(tmp_path, monkeypatch):
     edited = [entries[0], entries[1] | {"text": "<p>Many.</p>"}]
     assert searched(words.replace("Others", "Many")) == (edited, 2)
     assert searched(words.replace("Others", "Many"), "Its new name")[0][0]["title"] == "Its new name"
+    assert searched(words) == (entries, 4)
     for path in tmp_path.iterdir():
         path.write_text("{", encoding="utf-8")
-    assert searched(words) == (entries, 4)
+    assert searched(words) == (entries, 5)
+    assert searched(words) == (entries, 5)
 
 
 def test_a_notebook_is_written_again_where_it_is_lost_or_other(book):
@@ -654,11 +677,15 @@ def test_a_notebook_is_written_again_where_it_is_lost_or_other(book):
     before = kept.stat().st_mtime_ns, kept.read_bytes()
     assert build(book).passed
     assert (kept.stat().st_mtime_ns, kept.read_bytes()) == before
-    for lost in (kept, book / ".cache/gptbook/pages/01_model.ipynb"):
-        lost.unlink()
-        assert build(book).passed
-        assert kept.read_bytes() == before[1]
-        assert lost.is_file()
+    for path in (kept, book / ".cache/gptbook/pages/01_model.ipynb"):
+        whole = path.read_bytes()
+        for damage in (path.unlink, lambda path=path: path.write_text("{}", encoding="utf-8")):
+            damage()
+            assert build(book).passed
+            assert path.read_bytes() == whole
+    edit(book, "mkdocs.yml", "https://example.org/fixture/", "https://example.org/other/")
+    assert build(book).passed
+    assert b"https://example.org/other/01_model/" in kept.read_bytes()
     edit(book, "docs/01_model.py", "One sentence says it all.", "Another sentence.")
     assert build(book).passed
     assert b"Another sentence." in kept.read_bytes()

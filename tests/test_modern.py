@@ -37,6 +37,7 @@ CHANGES = {
     "norm of queries and keys": {"qk_norm": True},
     "norm of the embedding": {"embedding_norm": True},
     "n-grams": {"ngrams": 3, "ngram_rows": 101, "ngram_width": 5},
+    "dropout of n-grams": {"ngrams": 3, "ngram_rows": 101, "ngram_width": 5, "ngram_dropout": 0.3},
 }
 OFF = 1e-5  # of the size of the logits: rounding in float32 stays below
 
@@ -808,20 +809,22 @@ def test_ngrams_are_left_out_as_whole_rows_and_in_training_alone():
     assert torch.equal(module.eval()(idx).view_as(found), found)
 
 
-def test_channels_are_left_out_at_all_positions_and_in_training_alone():
+@pytest.mark.parametrize(("layer", "norm", "silent"), [("attn", "ln_1", "mlp"), ("mlp", "ln_2", "attn")])
+def test_channels_are_left_out_at_all_positions_and_in_training_alone(layer, norm, silent):
     """If this fails, what is left out at one position is told by the next, or a model that writes lacks channels."""
     torch.manual_seed(0)
     block = modern.Block(replace(SMALL, channel_dropout=0.25))
-    block.mlp.c_proj.weight.data.zero_()  # attention alone adds
+    getattr(block, silent).c_proj.weight.data.zero_()  # the other one alone adds
     x = torch.randn(60, SMALL.block_size, SMALL.n_embd)  # (B, T, C)
     with torch.no_grad():
-        share = (block(x) - x) / block.attn(block.ln_1(x))
+        adds = getattr(block, layer)(getattr(block, norm)(x))
+        share = (block(x) - x) / adds
         gone = share.abs() < 0.1
         assert torch.equal(gone, gone[:, :1].expand_as(gone))
         assert gone[:, 0].float().mean().item() == pytest.approx(0.25, abs=0.05)
         assert gone[:, 0].sum(dim=0).max() < 60  # each text loses channels of its own
         torch.testing.assert_close(share[~gone].median(), torch.tensor(4 / 3))
-        torch.testing.assert_close(block.eval()(x), x + block.attn(block.ln_1(x)))
+        torch.testing.assert_close(block.eval()(x), x + adds)
 
 
 def test_only_tables_decay_at_their_own_rate():

@@ -133,6 +133,20 @@ def test_a_modern_model_is_kept_like_a_gpt(tmp_path):
         run(tmp_path / "gpt", model=MODERN, resume=True)
 
 
+def test_a_run_from_before_a_field_goes_on(tmp_path):
+    """If this fails, a run that was kept before there was dropout of channels cannot be resumed."""
+    run(tmp_path / "old", model=MODERN)
+
+    def before(config):
+        del config["model"]["channel_dropout"], config["model"]["ngram_dropout"]
+
+    edit(tmp_path / "old", before)
+    assert load_run(tmp_path / "old").model.config == MODERN
+    assert run(tmp_path / "old", replace(CONFIG, steps=14), MODERN, resume=True)[1].step == 14
+    with pytest.raises(RunError, match=r"has model\.channel_dropout None and not 0\.1"):
+        run(tmp_path / "old", replace(CONFIG, steps=14), replace(MODERN, channel_dropout=0.1), resume=True)
+
+
 def test_a_run_that_does_not_say_its_family_is_a_gpts(tmp_path):
     """If this fails, runs from before there were two families cannot be read, or not be resumed."""
     straight, _ = run(tmp_path / "straight")

@@ -524,7 +524,10 @@ def test_muon_learns_faster_than_nothing():
 
 def test_a_run_in_bfloat16_keeps_weights_and_last_losses_in_float32():
     model = model_of(replace(MODEL, dropout=0.0))
+    fresh = evaluate(model, VAL, dtype=torch.bfloat16).loss
+    assert fresh != evaluate(model, VAL).loss
     result = train(model, TRAIN, VAL, replace(CONFIG, precision="bfloat16"))
+    assert (result.history[0]["step"], result.history[0]["val_loss"]) == (0, fresh)  # on the way, in bfloat16
     assert all(p.dtype == torch.float32 for p in model.parameters())
     assert result.used.dtype == torch.bfloat16
     assert result.history[-1]["val_loss"] == evaluate(model, VAL).loss
