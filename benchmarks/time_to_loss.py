@@ -49,7 +49,7 @@ FITTED = [
     (600_000, {"block_size": 64, "ngram_dropout": 0.0}, {"batch_size": 8, "table_decay": 1.0}),
     (8_000_000, {}, {}),
     # What is read eight times and more is learned by heart, if nothing keeps the model from it.
-    (float("inf"), {"ngram_dropout": 0.3, "channel_dropout": 0.05}, {}),
+    (float("inf"), {"channel_dropout": 0.07}, {}),
 ]
 
 
