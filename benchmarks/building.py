@@ -76,6 +76,7 @@ def served(book: Path) -> tuple[float, float]:
     """Seconds from an edit, of prose and of code, to the page that shows it, under `mkdocs serve`."""
     command = [sys.executable, "-m", "mkdocs", "serve", "--dev-addr", f"127.0.0.1:{PORT}"]
     out = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    whole = (book / PAGE).read_text(encoding="utf-8")
     process = subprocess.Popen(command, cwd=book, env=environment(book), start_new_session=True, **out)
     try:
         address = ""
@@ -102,6 +103,7 @@ def served(book: Path) -> tuple[float, float]:
         with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(process.pid, signal.SIGINT)
         process.wait()
+        (book / PAGE).write_text(whole, encoding="utf-8")
 
 
 def main():

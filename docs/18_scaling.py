@@ -940,7 +940,7 @@ Kaplan and others made such fits over many powers of ten, and found lines. From 
 
 ## How fast this book is
 
-Counts and roofs say what is possible. Here is what the book reaches, beside other programs, as the scripts in `benchmarks/` measured it.
+Counts and roofs say what is possible. Here is what the book reaches, beside other programs, as the scripts in `benchmarks/` measured it. A ratio above one says that ours is faster. Beside "its products alone" it is a share: how much a whole step of the recipe reaches of the rate of its matrix products.
 
 <!-- benchmarks -->
 
