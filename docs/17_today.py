@@ -510,9 +510,9 @@ dropping.mix.register_forward_pre_hook(lambda module, inputs: given.append(input
 texts = training_part[: 64 * 32].view(64, 32)  # (B, T)
 for training in (True, False):
     dropping.train(training)(texts)
-in_training, later = (rows.unflatten(-1, (3, -1)) for rows in given)  # (B, T, 3, width) each
-gone = (in_training == 0).all(dim=-1)  # (B, T, 3)
-torch.testing.assert_close(in_training[~gone], later[~gone] / 0.75)
+live, later = (rows.unflatten(-1, (3, -1)) for rows in given)  # (B, T, 3, width) each
+gone = (live == 0).all(dim=-1)  # (B, T, 3)
+torch.testing.assert_close(live[~gone], later[~gone] / 0.75)
 claim("today_rows_gone", gone.float().mean().item(), (0.2, 0.3), kind="statistical")
 claim("today_rows_gone_later", (later == 0).all(dim=-1).sum().item(), expected=0)
 display.source(modern.SharedDropout)
