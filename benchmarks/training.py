@@ -37,7 +37,7 @@ CLASSIC = GPTConfig(block_size=T)
 MODERN = ModernConfig(
     block_size=T, activation="relu2", gain=False, qk_norm=True, embedding_norm=True, tied=False,
 )  # fmt: skip
-RECIPE = "the book's recipe"
+RECIPES = {"the book's recipe": "muon", "the book's recipe, AdamW alone": "adamw"}
 GOALS = {  # whether the processor multiplies bfloat16 -> name -> the ratio to reach
     True: {"GPT, bfloat16, compiled": "at least 2.5", "modern, bfloat16, compiled": "at least 2.8"},
     False: {"GPT, float32, compiled": "at least 1.1"},
@@ -151,7 +151,8 @@ def ways(low: bool) -> dict:
             "modern, bfloat16, compiled": made(MODERN, "bfloat16"),
             "modern, Muon, bfloat16, compiled": made(MODERN, "bfloat16", optimizer="muon"),
         }
-    return found | {RECIPE: (recipes.PRESETS["shakespeare"], recipes.TRAINING["shakespeare"])}
+    model, settings = recipes.PRESETS["shakespeare"], recipes.TRAINING["shakespeare"]
+    return found | {name: (model, replace(settings, optimizer=optimizer)) for name, optimizer in RECIPES.items()}
 
 
 def main(checkout: str, rounds: int = 15, save: bool = False):
@@ -196,7 +197,7 @@ def main(checkout: str, rounds: int = 15, save: bool = False):
             goal, what = GOALS[low].get(name, ""), f"training: {name}"
             figures = f"{speed:,.0f} tokens/s", f"{base:,.0f} tokens/s", speed / base
             rows.append(report.row(what, "nanoGPT", *figures, goal))
-        if name == RECIPE:
+        if name in RECIPES:
             figures = f"{done:,.0f} GFLOP/s", f"{rates[key]:,.0f} GFLOP/s", done / rates[key]
             rows.append(report.row(what, "its products alone", *figures, SHARE if low else ""))
     if save:
