@@ -143,7 +143,7 @@ def test_a_run_from_before_a_field_goes_on(tmp_path):
     edit(tmp_path / "old", before)
     assert load_run(tmp_path / "old").model.config == MODERN
     assert run(tmp_path / "old", replace(CONFIG, steps=14), MODERN, resume=True)[1].step == 14
-    with pytest.raises(RunError, match=r"has model\.channel_dropout None and not 0\.1"):
+    with pytest.raises(RunError, match=r"has model\.channel_dropout 0\.0 and not 0\.1"):
         run(tmp_path / "old", replace(CONFIG, steps=14), replace(MODERN, channel_dropout=0.1), resume=True)
 
 
