@@ -101,7 +101,7 @@ def served(book: Path) -> tuple[float, float]:
         return tuple(took)
     finally:
         with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)  # a shell may have it ignore Ctrl-C
         process.wait()
         (book / PAGE).write_text(whole, encoding="utf-8")
 
