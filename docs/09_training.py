@@ -253,8 +253,9 @@ Two habits make a loss worth reading.
 it has learned about the language.
 
 **On all of it.** Many programs estimate the loss from a few random batches. That is quick, and it scatters. Ours goes through the whole
-split in windows that do not overlap, so that every target counts once, and the same model gets the same number every time. The first
-tokens of each window see little context, so the number is a little higher than with a full one.
+validation split in windows that do not overlap, so that every target counts once, and the same model gets the same number every time. The first
+tokens of each window see little context, so the number is a little higher than with a full one. For the training loss, as many characters from the start of the training split
+are enough.
 """
 
 # %%
@@ -286,7 +287,7 @@ The estimates lie up to {{ estimate_spread:.3f}} apart. Two models that differ b
 
 ## Two runs
 
-Now for real. The build of this book trained two models to the end before it ran this page, on all cores of its machine. The first is
+Now for real. The build of this book trained two models to the end before it ran this page, each on {{ machine_threads }}, and others beside them. The first is
 close to a small model of Andrej Karpathy's lecture "Let's build GPT": three layers, a ReLU as activation, a constant rate, no clipping. The
 second is the model of page 8.
 """
@@ -356,8 +357,8 @@ display.table(
 r"""
 The small model ends {{ lets_build_margin:.2f}} nats below the bigram table, the larger one {{ step_5_margin:.2f}}. Both pass the mark
 that we set before the run, a margin of {{ margin_wanted }}. Both also lie below the tables of page 2 that add one to every count. The two last rungs, {{ loss_mixed:.2f}} for mixed runs and {{ loss_compressor:.2f}} for the
-compressor, stay ahead of both. This text is small, and a good table knows it nearly by heart. To pass them, a GPT needs more training than the minutes that
-we spend here.
+compressor, stay ahead of both. This text is small, and a good table knows it nearly by heart. To pass them, this GPT needs more training than the minutes that
+we spend here, or other parts: [page 17](17_today.py).
 
 The lecture estimates its losses from random batches. Here is such an estimate, from fifty of them, beside the exact number.
 """
@@ -568,7 +569,7 @@ for name, (loss, slope) in found.items():
 
 # %% [markdown]
 r"""
-Now the clock. All take turns, a few steps each, so that they meet the same machine, and the middle one of their times counts. This page runs on one thread. The setting for memory is one for the whole process, so the rungs above it are measured first.
+Now the clock. They take turns, a few steps each, so that they meet the same machine, and the middle one of their times counts. This page runs on one thread. The setting for memory is one for the whole process. So the rungs above it take turns first, and then the others: between the two groups the machine may have changed a little.
 """
 
 # %%

@@ -109,8 +109,8 @@ model of this page has {{ own_per_character:.1f}} parameters for every character
 for the text, and time to learn it.
 
 The recipe: $L = 4$, $H = 4$, $C = 128$, a window of $T = 128$, $B = 32$, AdamW with a constant rate of `2e-3`, and `1000` steps. As
-before, the last tenth of the text is held out. As on page 9, the processor decides in which numbers products are computed. Losses on the way are measured
-with the same numbers, and the last one in 32 bits.
+before, the last tenth of the text is held out. As on page 9, the processor decides in which numbers products are computed. When losses are measured
+on the way, products are computed in the same kind of numbers; at the end, in 32 bits.
 
 ## How unlike the tenths are
 
@@ -141,9 +141,8 @@ def by_tenth(run):
 
 
 tenths = {"this book": by_tenth(own), "Shakespeare": by_tenth(large)}
-typical = sorted(tenths["this book"])[4]
 claim("own_last_tenth", tenths["this book"][-1])
-claim("own_typical_tenth", typical)
+claim("own_first_tenth", tenths["this book"][0])
 
 claim(
     "shakespeare_tenths",
@@ -165,7 +164,7 @@ axes[0].set_ylabel("loss (nats)")
 
 # %% [markdown]
 r"""
-Shakespeare's tenths differ by {{ shakespeare_tenths:.2f}} nats at most. The last tenth of this book costs a table that has not seen it {{ own_last_tenth:.2f}} nats, a typical tenth {{ own_typical_tenth:.2f}}. As far as a table of three symbols can tell, the difference between these two is how much of the distance between the curves below belongs to the words of the page, and not to memory.
+Shakespeare's tenths differ by {{ shakespeare_tenths:.2f}} nats at most. The training loss below is measured on the first tenth of this book, as many characters as are held out. That tenth costs a table that has not seen it {{ own_first_tenth:.2f}} nats, the last one {{ own_last_tenth:.2f}}. As far as a table of three symbols can tell, the difference between these two is how much of the distance between the curves below belongs to the words of the page, and not to memory.
 
 ## One run, two losses
 """
@@ -195,6 +194,7 @@ display.table(
         if row["step"] in (0, 50, 200, 500, 1000, turn["step"])
     ],
     header=("step", "training loss", "validation loss"),
+    caption="Training loss over the first tenth of the text, validation loss over the last.",
 )
 
 # %% tags=["hide-input"] alt="Two learning curves over {{ own_steps }} steps, with horizontal lines for the rungs of the loss ladder. Both fall at first. The curve of the training loss falls on to the end, far below all rungs. The curve of the validation loss has its lowest point where a vertical line stands, and rises from there." caption="The losses of one run, on the loss ladder of this text. The vertical line stands where the validation loss is lowest."
@@ -530,8 +530,8 @@ Learning and reciting are no two stages of a run. Both go on all the time, and h
 
 ## Stopping in time
 
-The simplest cure is to keep the weights from the moment when validation was lowest: **early stopping**. Of the weights that this run kept, those are the
-ones after step {{ own_best_step }}.
+The simplest cure is to keep the weights from the moment when validation was lowest: **early stopping**. Of the weights that this run kept, the
+ones after step {{ own_best_step }} have the lowest validation loss.
 """
 
 # %%

@@ -498,9 +498,9 @@ Every pair of characters has a row of its own, since $(V + 1)^2$ is below $R$. O
 
 What does it cost? To read, hardly any time: a row is looked up, and nothing is multiplied with the rest of the table. In training, though, the optimizer goes over all rows at every step, and that takes time. And it costs memory. The three tables and their matrix have {{ today_grams_more:,}} numbers, far more than all the blocks of this small model. And a row that is met twice in a text can learn those two places by heart. So the tables **decay**, with a rate of their own (`table_decay`): at each step every row shrinks by a small share of itself. What the text does not confirm again fades.
 
-There is a second cure, **dropout**. In its ordinary form it sets each number to zero with a given chance, while the model is trained, and divides the rest by the chance to stay, so that the mean is the same. Nothing can rely on any one number then. When the model writes or is measured, nothing is left out. Here it takes whole rows: `ngram_dropout` is the chance of each looked-up row to be left out, wherever it was looked up. (`channel_dropout` takes whole channels from what attention and the MLP of a block add to the stream. It draws them anew for each text and each addition, but for all positions of the text at once.)
+There is a second cure, **dropout**. In its ordinary form it sets each number to zero with a given chance, while the model is trained, and divides the rest by the chance to stay, so that the mean is the same. Nothing can rely on any one number then. When the model writes or is measured, nothing is left out. Here it takes whole rows: `ngram_dropout` is the chance that a row is left out, decided anew each time it is looked up. The same row can stay at one place and be missing at another. (`channel_dropout` takes whole channels from what attention and the MLP of a block add to the stream. It draws them anew for each text and each addition, but for all positions of the text at once. Nothing on this page uses it; the longest run in the table of [page 18](18_scaling.py) does.)
 
-In the code above, `self.dropout` does it, unless `whole` is asked for: the cache of [page 11](11_cache.py) leaves nothing out in any mode. To see it, we catch what goes into the matrix, with a hook as on [page 12](12_lens.py).
+In the code above, `self.dropout` does it. The cache of [page 11](11_cache.py) asks for `whole`, so it leaves nothing out, not even in training mode. To see it, we catch what goes into the matrix, with a hook as on [page 12](12_lens.py).
 """
 
 # %%
@@ -519,7 +519,7 @@ display.source(modern.SharedDropout)
 
 # %% [markdown]
 r"""
-{{ today_rows_gone:.0%}} of the rows were left out in training mode, and {{ today_rows_gone_later }} out of it. Those that stayed were divided by the chance to stay.
+In training mode {{ today_rows_gone:.0%}} of the rows were left out, and those that stayed were divided by the chance to stay. Outside of it {{ today_rows_gone_later }} rows were.
 """
 
 # %% [markdown]
@@ -897,7 +897,6 @@ beyond = [name for name in changes if verdict(name) in ("better", "worse")]
 claim("today_noise_count", len(within_noise))
 named = ", ".join(f"{name} ({verdict(name)})" for name in beyond)
 claim("today_beyond", f"Beyond it lie: {named}." if named else "None lies beyond it.")
-claim("today_slower", milliseconds[together] / milliseconds[base], kind="statistical")
 claim("today_grams_gain", gains["n-grams"], within(0.1, None), kind="statistical")
 claim(
     "today_gains_alone",
@@ -945,14 +944,14 @@ assert inside["gelu"] > 0.05
 r"""
 At a width of 48 the first layer makes small numbers of them, and a product of two small numbers is smaller still. The gate begins with numbers {{ today_small_gate:.0f}} times smaller than GELU's, the square with {{ today_small_square:.0f}} times smaller ones. Such an MLP has some way to go first, and {{ today_steps}} steps end early. Whether that is the reason, this page does not test.
 
-So are these parts bad, and those within the noise good for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. For a gate, Shazeer measured a few hundredths of a nat, in models thousands of times as large. N-grams say at once what attention would learn first, so a short run flatters them: in longer ones, made for the recipe below, they gained less, and without decay next to nothing. And the last column is a price of its own. A step with all changes took {{ today_slower:.2f}} times as long as one with none. PyTorch has one fast operation for LayerNorm or GELU, and several small ones for turns and squares, and the optimizer has the tables to go over. [The book's fast recipe](#the-books-fast-recipe) has them compiled into few.
+So are these parts bad, and those within the noise good for nothing? This experiment cannot say so. It is short, the model is tiny, and nothing ever diverges. Grouped queries are made to save memory, and that they cost so little is the point. QK norm is for large rates and large models, where scores blow up. For a gate, Shazeer measured a few hundredths of a nat, in models thousands of times as large. N-grams say at once what attention would learn first, so a short run flatters them: in longer ones, made for the recipe below, they gained less, and without decay next to nothing. The last column is a price of its own. PyTorch has one fast operation for LayerNorm or GELU, and several small ones for turns and squares, and the optimizer has the tables to go over. But the models ran one after the other, so the column also holds what else the machine did: small differences in it say little. [The book's fast recipe](#the-books-fast-recipe) has the small operations compiled into few.
 """
 
 # %% [markdown]
 r"""
 ## The book's fast recipe
 
-All changes but groups and gate, with Muon, make the recipe `shakespeare`. It was chosen on the development split. It looks up runs of up to {{ today_fast_ngrams }} characters in tables of {{ today_fast_rows:,}} rows, which decay by {{ today_fast_decay:.0%}} a step while the rate is highest, and it leaves out {{ today_fast_left_out:.0%}} of what it looked up. Now it is trained on the whole training part. Its loss on the validation text is measured on the way, and nothing is chosen by it. Beside it stands the recipe of page 9, with the classic model and AdamW.
+All changes but groups and gate, with Muon, make the recipe `shakespeare`. It was chosen on the development split. It looks up runs of up to {{ today_fast_ngrams }} characters in tables of {{ today_fast_rows:,}} rows, which decay by {{ today_fast_decay:.0%}} a step while the rate is highest, so that a row which nothing confirms loses half in {{ today_fast_half }} steps, and it leaves out {{ today_fast_left_out:.0%}} of what it looked up. Now it is trained on the whole training part. Its loss on the validation text is measured on the way, and nothing is chosen by it. Beside it stands the recipe of page 9, with the classic model and AdamW.
 """
 
 # %%
@@ -1013,7 +1012,9 @@ claim("today_fast_reads", tables.lengths)
 claim("today_fast_ngrams", fast.model.config.ngrams)
 claim("today_fast_rows", fast.model.config.ngram_rows)
 fastest = recipes.TRAINING["shakespeare"]
-claim("today_fast_decay", fastest.learning_rate * fastest.table_decay)
+fading = fastest.learning_rate * fastest.table_decay
+claim("today_fast_decay", fading)
+claim("today_fast_half", math.ceil(math.log(0.5) / math.log(1 - fading)))
 claim("today_fast_left_out", fast.model.config.ngram_dropout)
 claim("today_fast_window", fast.model.config.block_size)
 blocks = parameters(fast.model.h) / parameters(classic_run.model.h)
@@ -1027,7 +1028,7 @@ compiled = summary["compile_seconds"] > 0
 claim(
     "today_fast_precision",
     "This processor has instructions for bfloat16, numbers of 16 bits, so the products of matrices were computed in "
-    "them, while weights and optimizer stayed in 32."
+    "them, Muon's too, while the weights and the averages of the optimizers stayed in 32."
     if summary["precision"] == "bfloat16"
     else "This processor has no instructions for bfloat16, numbers of 16 bits, so the products of matrices were computed "
     "in 32 bits like everything else.",
@@ -1042,7 +1043,7 @@ assert summary["precision"] in ("bfloat16", "float32")
 
 # %% [markdown]
 r"""
-On text that nobody chose anything by, the fast recipe has a loss of {{ today_fast_loss:.2f}} nats, which is {{ today_fast_gain:.2f}} below that of `step-5`. Its blocks have {{ today_fast_blocks:.2f}} times as many parameters. Its tables of n-grams have {{ today_fast_tables:.0f}} times as many as the rest of the model, and a token reads {{ today_fast_reads}} rows of them. The training took {{ today_fast_seconds:.0f}} seconds on {{ today_fast_threads}}.
+On text that nobody chose anything by, the fast recipe has a loss of {{ today_fast_loss:.2f}} nats, which is {{ today_fast_gain:.2f}} below that of `step-5`. Its blocks have {{ today_fast_blocks:.2f}} times as many parameters. Its tables of n-grams have {{ today_fast_tables:.0f}} times as many as the rest of the model, and a token reads {{ today_fast_reads}} rows of them. The training took {{ today_fast_seconds:.0f}} seconds on {{ today_fast_threads}}. That is fast in what it reaches, and not in tokens a second. It also had more time and more text than `step-5`, and a longer window. The fair comparison, in the same time, is in the table of [page 18](18_scaling.py).
 
 What did the machine have to do with it? Both recipes let the processor decide in which numbers they multiply. {{ today_fast_precision}} {{ today_fast_compiled}} By the count of [page 9](09_training.py), the training reached {{ today_fast_rate:.0f}} billion operations a second. A plain product of two large matrices in the same precision reaches {{ today_fast_peak:.0f}} on the same machine. (The count leaves out Muon's own products.)
 
@@ -1296,7 +1297,7 @@ r"""
 * Rotary positions put distances into scores. Grouped queries make the cache smaller. A gate costs a third matrix, so the MLP gets narrower.
 * QK norm bounds every score. The ends of the model get a norm and a table of their own.
 * Muon makes a step that is alike in all directions, by a polynomial in the gradient.
-* Tables of n-grams say at once what attention would have to learn. They cost memory. Decay and dropout keep them from learning a text by heart.
+* Tables of n-grams say at once what attention would have to learn. They cost memory. Decay and dropout work against learning a text by heart.
 * In a short run at our size, n-grams, positions and the optimizer bring the most. A difference counts only beside the spread of seeds.
 
 ## What this page left out
