@@ -267,7 +267,7 @@ class Ngrams(nn.Module):
         self.mix = Linear(self.lengths * config.ngram_width, config.n_embd, bias=False)
 
     def forward(self, idx, before=None, whole: bool = False):
-        found = self.table(self.places(idx, before))  # (B, T, N-1, width)
+        found = self.table(self.places(idx, before))  # (B, T, lengths, width)
         return self.mix((found if whole else self.dropout(found)).flatten(2))  # (B, T, C)
 
     def places(self, idx, before=None):

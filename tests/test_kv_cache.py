@@ -259,13 +259,13 @@ def test_a_broken_cache_is_told(broken, pieces):
 @with_weights
 def turns_start_again(model, S, T):
     embed = model.embed
-    model.embed = lambda idx, start=0, before=None: embed(idx, 0, before)
+    model.embed = lambda idx, start=0, before=None, **rest: embed(idx, 0, before, **rest)
 
 
 @with_weights
 def turns_lag_behind(model, S, T):
     embed = model.embed
-    model.embed = lambda idx, start=0, before=None: embed(idx, max(0, start - 1), before)
+    model.embed = lambda idx, start=0, before=None, **rest: embed(idx, max(0, start - 1), before, **rest)
 
 
 @with_weights
