@@ -119,7 +119,7 @@ def attribution(model, idx, direction):
         with _hooks(*hooks):
             model(idx)
         start, end = seen["start"][0], seen["end"][0]  # (B, C) each
-        along = direction * ln.weight  # (C,)
+        along = direction if ln.weight is None else direction * ln.weight  # (C,)
         size = end.square().mean(-1) + ln.eps  # (B,)
         if isinstance(ln, nn.LayerNorm):  # takes the mean away first
             along, size = along - along.mean(), end.var(-1, correction=0) + ln.eps

@@ -48,6 +48,8 @@ def read_config(folder) -> dict:
         if config["family"] not in FAMILIES:
             raise ValueError(f"family is none of {', '.join(FAMILIES)}")
         _model_config(config)
+        if config["family"] == "modern":
+            config["model"] = LATER | config["model"]
         if type(config["training"]["steps"]) is not int:
             raise TypeError("training.steps is not a whole number")
     except OSError as error:

@@ -33,7 +33,11 @@ MODERN = {
     "one key for all": {"n_head": 3, "n_kv_head": 1, "tied": False},
     "layer norms, biases, no gate": {"norm": "layer", "bias": True, "activation": "gelu"},
     "learned positions": {"positions": "learned", "dropout": 0.5},
-}
+    "as the recipe shakespeare": {
+        "gain": False, "activation": "relu2", "qk_norm": True, "embedding_norm": True, "tied": False,
+        "ngrams": 3, "ngram_rows": 53, "ngram_dropout": 0.5, "channel_dropout": 0.5,
+    },
+}  # fmt: skip
 
 
 def modern_model(name="modern"):
@@ -566,7 +570,7 @@ def test_what_is_attributed_is_what_was_written(make):
 
     def normed(written):
         written = written - written.mean(-1, keepdim=True) if centred else written
-        return (written / size * made.ln_f.weight.detach()) @ direction
+        return (written / size * (1.0 if made.ln_f.weight is None else made.ln_f.weight.detach())) @ direction
 
     torch.testing.assert_close(found.embedding, normed(stream[0]))
     for layer in range(L):

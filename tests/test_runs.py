@@ -142,6 +142,8 @@ def test_a_run_from_before_a_field_goes_on(tmp_path):
 
     edit(tmp_path / "old", before)
     assert load_run(tmp_path / "old").model.config == MODERN
+    with pytest.raises(RunError, match=r"has model\.n_embd 8 and not 16"):  # and not a field that it does not have
+        run(tmp_path / "old", replace(CONFIG, steps=14), replace(MODERN, n_embd=16), resume=True)
     assert run(tmp_path / "old", replace(CONFIG, steps=14), MODERN, resume=True)[1].step == 14
     with pytest.raises(RunError, match=r"has model\.channel_dropout 0\.0 and not 0\.1"):
         run(tmp_path / "old", replace(CONFIG, steps=14), replace(MODERN, channel_dropout=0.1), resume=True)

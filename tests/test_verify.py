@@ -393,6 +393,10 @@ def test_each_kind_of_dropout_is_compared(name):
     right, wrong = build(lambda: ModernGPT(config)), build(lambda: ModernGPT(without))
     assert verify.dropout(right, V, T, config).status == verify.dropout(wrong, V, T, without).status == "passed"
     assert verify.dropout(right, V, T, without).status == verify.dropout(wrong, V, T, config).status == "failed"
+    for rate in (0.001, 0.999):  # and little to draw: four tokens, of few channels
+        tiny = ModernConfig(vocab_size=V, block_size=4, n_layer=1, n_head=1, n_embd=4, ngrams=2, **{name: rate})
+        for config_ in (tiny, None):
+            assert verify.dropout(build(lambda tiny=tiny: ModernGPT(tiny)), V, 4, config_).status == "passed"
     if name == "ngram_dropout":  # without n-grams there is nothing to leave out
         config = replace(config, ngrams=1)
         assert verify.dropout(build(lambda: ModernGPT(config)), V, T, config).status == "passed"
