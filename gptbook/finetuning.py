@@ -122,7 +122,7 @@ def prefer(model, reference, pairs, config: TrainConfig, beta: float, look=None)
         now = log_probability(model, x[rows], y[rows])  # (2B,)
         loss = dpo_loss(*now.chunk(2), *before[rows].chunk(2), beta)
         for group in optimizer.param_groups:
-            group["lr"] = lr_at(step, config)
+            group["lr"] = lr_at(step, config) * group.get("factor", 1.0)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if config.clip is not None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gptbook import finetuning, instructions, trainer
+from gptbook import finetuning, instructions, muon, trainer
 from gptbook.data import get_batch
 from gptbook.finetuning import IGNORE, batch, best_policy, dpo_loss, log_probability
 from gptbook.instructions import END, Example, chat
@@ -247,6 +247,17 @@ def test_preferring_moves_the_chances_and_leaves_the_reference(gpt):
     assert margins[-1] > margins[0] + 1
     assert all(torch.equal(kept[name], value) for name, value in reference.state_dict().items())
     assert not gpt.training
+
+
+def test_preferring_gives_matrices_their_own_rate(gpt, monkeypatch):
+    """If this fails, preferences train the matrices at AdamW's rate, where pieces train them at Muon's."""
+    rates, step = [], muon.Muon.step
+    monkeypatch.setattr(muon.Muon, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
+    config = settings(steps=1, optimizer="muon", learning_rate=3e-3, matrix_learning_rate=7e-3)
+    pairs = [(([5, 1], [3, 9]), ([5, 1], [4, 9]))]
+    finetuning.prefer(copy.deepcopy(gpt), gpt, pairs, config, 0.5)
+    finetuning.finetune(gpt, [([5, 1], [3, 9])], config)
+    assert rates == [pytest.approx(7e-3)] * 2
 
 
 def test_the_first_step_of_preferring_is_that_of_its_loss(gpt):
