@@ -78,7 +78,9 @@ def page(found: list[dict]) -> str:
     from gptbook import display
 
     shown = (display.table(lines, HEADER, caption)._repr_html_() for caption, lines in tables(found))
-    return "\n\n".join(f'<div class="output html" tabindex="0" data-search-exclude>{table}</div>' for table in shown)
+    return "\n\n".join(
+        f'<div class="output html benchmarks" tabindex="0" data-search-exclude>{table}</div>' for table in shown
+    )
 
 
 def main():
