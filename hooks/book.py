@@ -38,7 +38,7 @@ import runs
 log = logging.getLogger("mkdocs.hooks.book")  # below "mkdocs", so that --strict counts its warnings
 
 HERE = str(Path(__file__).parent)
-OWN_MARK = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # of the code that runs, whatever is typed meanwhile
+MADE_BY = dependencies.made_by(__file__, "nbformat")
 MODULES = (dependencies, execute, runs, prose, links, ledger, mathml, converted, render)  # none before what it imports
 TESTS = "tests/test_theorems.py"
 CODES_URI = "assets/codes.json"
@@ -315,8 +315,7 @@ def _write_notebook(file) -> None:
     target, file.book_download = build.cache / "pages" / name, build.cache / "downloads" / name
     file.abs_src_path = str(target)
 
-    mark, about = target.with_suffix(".json"), [OWN_MARK, dependencies.versions(("nbformat",)), address, cells]
-    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    mark, key = target.with_suffix(".json"), hashlib.sha256(json.dumps([MADE_BY, address, cells]).encode()).hexdigest()
     if dependencies.kept(mark, key).get("holds") == [_sha256(target), _sha256(file.book_download)]:
         return
     # Put together by hand: nbformat's own way checks each cell again, and takes longer than all else here.

@@ -17,7 +17,7 @@ from mkdocs.utils import CountHandler
 import dependencies
 
 FORMAT = 1
-OWN_MARK = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+MADE_BY = dependencies.made_by(__file__, "mkdocs-material")
 CONVERTERS = ("mkdocs", "markdown", "pymdown-extensions", "pygments")
 
 # The search reads a page a piece at a time: it needs nothing of pictures, or of the colours of code.
@@ -79,9 +79,7 @@ class Search:
         self.page, self.entries, self.start = page, entries, len(entries)
         self.content, self.meta = page.content, page.meta
         self.path = folder / Path(page.file.src_uri).with_suffix(".json")
-        about = [
-            OWN_MARK, dependencies.versions(("mkdocs-material",)), page.url, page.title, repr(page.meta), page.content,
-        ]  # fmt: skip
+        about = [MADE_BY, page.url, page.title, repr(page.meta), page.content]
         self.key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
     def begin(self) -> None:

@@ -222,6 +222,14 @@ def write_aside(path: Path, content: str | bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
+def made_by(module: str, *packages: str) -> list:
+    """What stands for a module's file and the packages it uses: to be asked for when the module is loaded.
+
+    So it is of the code that runs, whatever is typed meanwhile.
+    """
+    return [hashlib.sha256(Path(module).read_bytes()).hexdigest(), versions(packages)]
+
+
 def kept(path: Path, key: str) -> dict:
     """What `keep` left there under this key; nothing where there is none yet, or where it is damaged."""
     try:

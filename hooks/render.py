@@ -5,7 +5,6 @@ cell and leaves the rest (prompts, copy buttons of its own, 590 KB of styles) be
 follows the reader's colour scheme.  To put another converter in its place, replace this file.
 """
 
-import functools
 import hashlib
 import json
 import re
@@ -18,6 +17,7 @@ from markdown import Markdown
 
 import dependencies
 
+MADE_BY = dependencies.made_by(__file__, "mkdocs-jupyter", "nbconvert", "pygments", "markdown")
 HIDDEN = {"remove-cell", "hidden"}  # set-up that runs and is not shown
 SVG = "image/svg+xml"
 PRIVATE = "application/vnd.gptbook."  # records for the build (claims, verdicts), never shown
@@ -51,7 +51,7 @@ class Kept:
     def __init__(self, path: Path, nb):
         code = [(i, c) for i, c in enumerate(nb.cells) if c.cell_type == "code"]  # prose is none of its business
         cells = [(i, c.source, c.metadata, c.get("outputs")) for i, c in code]  # ids differ each time
-        self.path, self.key = path, hashlib.sha256(json.dumps([cells, _makers()]).encode()).hexdigest()
+        self.path, self.key = path, hashlib.sha256(json.dumps([cells, MADE_BY]).encode()).hexdigest()
 
     def cells(self) -> dict[int, str] | None:
         """What was kept of this very notebook, else None."""
@@ -63,13 +63,6 @@ class Kept:
     def keep(self, cells: dict[int, str]) -> None:
         """Keep the HTML for the next build."""
         dependencies.keep(self.path, self.key, cells=cells)
-
-
-@functools.cache
-def _makers() -> list:
-    """This module, and the versions of the converters."""
-    packages = ("mkdocs-jupyter", "nbconvert", "pygments", "markdown")
-    return [Path(__file__).read_text(encoding="utf-8"), dependencies.versions(packages)]
 
 
 def _cell(index: int, cell, node: Tag, warn: Warn) -> str:
