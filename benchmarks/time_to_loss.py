@@ -19,7 +19,7 @@ from pathlib import Path
 
 import report
 import torch
-import training as step_benchmark  # beside this file: nanoGPT's loop
+import training as step_benchmark  # beside this file: nanoGPT's loop, and what is made ready for a step
 
 from gptbook import corpora, data, engine, machine, recipes, trainer
 from gptbook.tokenizers import CharTokenizer
@@ -77,18 +77,9 @@ def theirs(checkout: Path, train_tokens, judged) -> dict:
     return {"seconds": seconds, "loss": trainer.evaluate(Logits(), judged).loss, "steps": THEIR_STEPS}
 
 
-def ready(config, settings, tokens):
-    """A fresh model, its optimizer, and the engine that was made for its batches."""
-    torch.manual_seed(settings.seed)
-    model = recipes.build(config)
-    example = data.get_batch(tokens, config.block_size, settings.batch_size)  # (B, T) each
-    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, example)
-    return model, trainer.make_optimizer(model, settings), made
-
-
 def speed(tokens) -> float:
     """Tokens a second of a few steps of the book's recipe, after compilation."""
-    model, optimizer, made = ready(MODEL, TRAINING, tokens)
+    model, optimizer, made = step_benchmark.ready(MODEL, TRAINING, tokens)
     T, B = MODEL.block_size, TRAINING.batch_size
     times = []
     for _ in range(43):
@@ -104,7 +95,7 @@ def ours(seconds: float, tokens_a_second: float, seed: int, train_tokens, judged
     config, settings = recipe(seconds, tokens_a_second)
     settings = replace(settings, steps=PARTS, warmup_steps=PARTS // 20, seed=seed)
     T, B = config.block_size, settings.batch_size
-    model, optimizer, made = ready(config, settings, train_tokens)
+    model, optimizer, made = step_benchmark.ready(config, settings, train_tokens)
     random = torch.Generator().manual_seed(seed)
     steps, spent, longest, start = 0, 0.0, 0.0, time.perf_counter()
     while spent + longest <= seconds:

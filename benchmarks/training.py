@@ -94,13 +94,18 @@ def theirs(checkout: Path, tokens, folder: Path):
     return run, 0.0
 
 
+def ready(config, settings, tokens):
+    """A fresh model, its optimizer, and the engine that was made for its batches."""
+    torch.manual_seed(settings.seed)
+    model = recipes.build(config)
+    example = data.get_batch(tokens, config.block_size, settings.batch_size)  # (B, T) each
+    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, example)
+    return model, trainer.make_optimizer(model, settings), made
+
+
 def ours(config, settings, tokens):
     """A function that does so many steps of the trainer's, and the seconds that compilation took."""
-    torch.manual_seed(1337)
-    model = recipes.build(config)
-    optimizer = trainer.make_optimizer(model, settings)
-    example = data.get_batch(tokens, config.block_size, settings.batch_size)
-    made = engine.make(model, trainer.loss_fn, settings.precision, settings.compile, example)
+    model, optimizer, made = ready(config, settings, tokens)
     if made.note:
         print(made.note, file=sys.stderr)
 
